@@ -1,0 +1,62 @@
+# Every target with a ## line shows up in `make help`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PROTOS := $(shell find protos -name '*.proto')
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test demo lint format lock contract clean
+
+help: ## List every target
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed gen/.generated ## Virtual environment, pinned dependencies, generated code (quick when nothing changed)
+
+run: setup ## Bring the whole suite up on this machine; Ctrl-C stops it
+	@exec $(BIN)/glossa up
+
+test: setup ## Run the whole test suite on embedded parts, in parallel
+	@$(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} $(PYTEST_ARGS)
+
+demo: setup ## Two users, one PDF: watch the first generate live and the second get it at once
+	@$(BIN)/glossa demo
+
+lint: setup ## ruff, mypy strict, import contracts, buf lint/format/breaking, squawk
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/buf lint && $(BIN)/buf format --diff --exit-code
+	@$(BIN)/buf breaking --against protos/contract.binpb
+	@$(BIN)/buf build -o - | cmp -s - protos/contract.binpb || { echo "protos changed compatibly: run 'make contract' and commit the result"; exit 1; }
+	@$(BIN)/squawk --config tools/squawk.toml services/*/migrations/*.sql
+	@echo "lint: all clean"
+
+format: setup ## Format Python and protos in place
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet . ; $(BIN)/buf format -w
+
+contract: setup ## Record the protos as the contract later changes are held against
+	@if [ -f protos/contract.binpb ]; then $(BIN)/buf breaking --against protos/contract.binpb; fi
+	@$(BIN)/buf build -o protos/contract.binpb
+
+lock: $(VENV)/.installed ## Resolve pyproject.toml into the hashed requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
+		--no-emit-index-url --no-annotate --custom-compile-command "make lock" \
+		pyproject.toml -o requirements.lock
+
+clean: ## Remove the environment, generated code and local state
+	@rm -rf $(VENV) gen .glossa
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glossa needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements.lock
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+gen/.generated: $(VENV)/.installed $(PROTOS)
+	@rm -rf gen && mkdir -p gen
+	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=gen --grpc_python_out=gen \
+		--plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+		--mypy_out=gen --mypy_grpc_out=only_async:gen $(PROTOS)
+	@touch $@

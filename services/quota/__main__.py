@@ -1,0 +1,37 @@
+"""Composition root of the Quota service."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from glossa.quota.v1.quota_pb2_grpc import add_QuotaServiceServicer_to_server
+
+from services.quota.config import Config
+from services.quota.handler import QuotaHandler
+from services.quota.store import QuotaStore
+from services.runtime.database import open_database
+from services.runtime.periodic import periodic
+from services.runtime.server import Parts, Servicer, run
+
+
+@asynccontextmanager
+async def compose(config: Config) -> AsyncIterator[Parts]:
+    async with open_database(
+        config.database_url.get_secret_value(),
+        application_name="quota",
+        pool_size=config.database_pool_size,
+    ) as database:
+        store = QuotaStore(database, config.rules())
+        servicer = Servicer(
+            name="glossa.quota.v1.QuotaService",
+            handler=QuotaHandler(store),
+            add=add_QuotaServiceServicer_to_server,
+        )
+        async with periodic(
+            "prune_windows", every=timedelta(hours=1), run_once=store.prune_windows
+        ):
+            yield Parts(servicers=[servicer])
+
+
+if __name__ == "__main__":
+    run("quota", Config, compose)

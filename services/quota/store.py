@@ -1,0 +1,384 @@
+"""Every SQL statement of the schema `quota`; one public method is one transaction."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from services.quota.domain import (
+    DAY,
+    Admission,
+    AdmitRequest,
+    Answer,
+    Book,
+    Changes,
+    Charge,
+    Entry,
+    Limit,
+    Outcome,
+    Purchase,
+    Refund,
+    RefundResult,
+    Rules,
+    admit,
+    limits_at,
+    open_book,
+    roll_period,
+    settle,
+)
+from services.runtime.database import Connection, Database
+
+# Users are locked in one order everywhere, so that two batches cannot wait for each other.
+LOCK_ACCOUNTS = """
+SELECT account.user_id, account.balance_units, account.period_ends_at
+FROM quota.accounts AS account
+WHERE account.user_id = ANY($1::text[])
+ORDER BY account.user_id
+FOR UPDATE
+"""
+
+# An account is born empty with its period over; the first use grants the allowance.
+OPEN_ACCOUNTS = """
+INSERT INTO quota.accounts (user_id, balance_units, period_ends_at)
+SELECT wanted.user_id, 0, now()
+FROM unnest($1::text[]) AS wanted (user_id)
+ORDER BY wanted.user_id
+ON CONFLICT (user_id) DO NOTHING
+"""
+
+# Asked after the locks are held: a transaction's own now() may be older than an admission it waited for.
+READ_CLOCK = "SELECT clock_timestamp()"
+
+READ_ACCOUNT = """
+SELECT account.user_id, account.balance_units, account.period_ends_at, clock_timestamp() AS now
+FROM quota.accounts AS account
+WHERE account.user_id = $1
+"""
+
+READ_WINDOWS = """
+SELECT user_id, endpoint, admitted_at
+FROM quota.ai_request_log
+WHERE user_id = ANY($1::text[]) AND admitted_at > $2
+ORDER BY admitted_at
+"""
+
+READ_OPTED_OUT = """
+SELECT user_id
+FROM quota.user_preferences
+WHERE user_id = ANY($1::text[]) AND NOT share_to_cache
+"""
+
+READ_CHARGES = """
+SELECT request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale, effective_mode,
+       quota_units, status
+FROM quota.explain_requests
+WHERE request_id = ANY($1::uuid[])
+ORDER BY request_id
+"""
+
+INSERT_CHARGES = """
+INSERT INTO quota.explain_requests
+    (request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale, effective_mode,
+     quota_units, status, refunded_at, created_at)
+SELECT charge.request_id, charge.user_id, charge.endpoint, charge.outcome, charge.generation_id,
+       charge.pdf_hash, charge.page, charge.locale, charge.effective_mode, charge.quota_units,
+       charge.status, CASE WHEN charge.status <> 'charged' THEN $12 END, $12::timestamptz
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::text[], $7::integer[],
+            $8::text[], $9::text[], $10::bigint[], $11::text[])
+    AS charge (request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale,
+               effective_mode, quota_units, status)
+"""
+
+# State only moves away from charged; the caller holds the lock of the account.
+UPDATE_CHARGES = """
+UPDATE quota.explain_requests AS target
+SET outcome = charge.outcome,
+    generation_id = charge.generation_id,
+    quota_units = charge.quota_units,
+    status = charge.status,
+    refund_reason = charge.refund_reason,
+    refunded_at = CASE WHEN charge.status = 'refunded' THEN clock_timestamp() END
+FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::bigint[], $5::text[], $6::text[])
+    AS charge (request_id, outcome, generation_id, quota_units, status, refund_reason)
+WHERE target.request_id = charge.request_id AND target.status = 'charged'
+"""
+
+INSERT_ENTRIES = """
+INSERT INTO quota.ledger_entries (user_id, request_id, kind, units, reason)
+SELECT entry.user_id, entry.request_id, entry.kind, entry.units, entry.reason
+FROM unnest($1::text[], $2::uuid[], $3::text[], $4::bigint[], $5::text[])
+    AS entry (user_id, request_id, kind, units, reason)
+"""
+
+INSERT_ADMISSIONS = """
+INSERT INTO quota.ai_request_log (user_id, endpoint, admitted_at)
+SELECT admission.user_id, admission.endpoint, admission.admitted_at
+FROM unnest($1::text[], $2::text[], $3::timestamptz[])
+    AS admission (user_id, endpoint, admitted_at)
+"""
+
+# Moves the balance by the sum of the entries written with it: the two cannot drift apart.
+UPDATE_ACCOUNTS = """
+UPDATE quota.accounts AS account
+SET balance_units = account.balance_units + change.units, period_ends_at = change.period_ends_at
+FROM unnest($1::text[], $2::bigint[], $3::timestamptz[]) AS change (user_id, units, period_ends_at)
+WHERE account.user_id = change.user_id
+"""
+
+PRUNE_WINDOWS = """
+DELETE FROM quota.ai_request_log
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM quota.ai_request_log
+    WHERE admitted_at < clock_timestamp() - interval '25 hours' LIMIT 5000
+))
+"""
+
+# Two batches may bring the same new request_id for different users; the loser reads what won.
+_RACES = 3
+
+
+class QuotaStore:
+    """Accounts, ledger and windows."""
+
+    def __init__(self, database: Database, rules: Rules) -> None:
+        self._database = database
+        self._rules = rules
+
+    async def admit_many(self, requests: Sequence[AdmitRequest]) -> list[Answer]:
+        """Decide a batch in order, each request seeing what those before it were given."""
+        for race in range(_RACES):
+            try:
+                async with self._database.transaction() as connection:
+                    return await self._admit_many(connection, requests)
+            except asyncpg.UniqueViolationError:
+                if race == _RACES - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def refund(self, items: Sequence[Refund]) -> list[RefundResult]:
+        """Settle a batch of refunds; unknown request_ids leave a void behind."""
+        async with self._database.transaction() as connection:
+            ids = [item.request_id for item in items]
+            # The payer never changes, so it may be read before the lock that makes the rest safe.
+            payers = {charge.user_id for charge in (await _read_charges(connection, ids)).values()}
+            ledger = await self._lock(connection, payers | {item.user_id for item in items}, ids)
+            results = [self._settle(ledger, item) for item in items]
+            await ledger.save(connection)
+            return results
+
+    async def read_status(
+        self, user_id: str, endpoint: str
+    ) -> tuple[tuple[Limit, ...], int, datetime]:
+        """Windows, units left and the end of the period, without taking a lock or writing."""
+        async with self._database.connection() as connection:
+            row = await connection.fetchrow(READ_ACCOUNT, user_id)
+            now = row["now"] if row else await connection.fetchval(READ_CLOCK)
+            book = _book(row) if row else open_book(user_id, now=now)
+            windows = await _read_windows(connection, [user_id], now)
+        book = replace(book, admissions=windows[user_id])
+        book, _ = roll_period(book, rules=self._rules, now=now)
+        limits = limits_at(book, endpoint, rules=self._rules, now=now)
+        return limits, book.balance_units, book.period_ends_at
+
+    async def prune_windows(self) -> int:
+        """Forget admissions that no window counts any more; a few thousand rows a call."""
+        async with self._database.connection() as connection:
+            tag = await connection.execute(PRUNE_WINDOWS)
+        return int(tag.rpartition(" ")[2])
+
+    async def _admit_many(
+        self, connection: Connection, requests: Sequence[AdmitRequest]
+    ) -> list[Answer]:
+        users = {request.purchase.user_id for request in requests}
+        ledger = await self._lock(connection, users, [request.request_id for request in requests])
+        answers = [self._admit(ledger, request) for request in requests]
+        await ledger.save(connection)
+        return answers
+
+    def _admit(self, ledger: "_Ledger", request: AdmitRequest) -> Answer:
+        decided = admit(
+            ledger.books[request.purchase.user_id],
+            request,
+            ledger.charges.get(request.request_id),
+            rules=self._rules,
+            now=ledger.now,
+        )
+        ledger.record(decided.book, decided.changes)
+        return decided.answer
+
+    def _settle(self, ledger: "_Ledger", item: Refund) -> RefundResult:
+        charge = ledger.charges.get(item.request_id)
+        result, changes = settle(charge, item, rules=self._rules)
+        for charge in changes.charges:
+            ledger.record(ledger.books[charge.user_id], changes, refund_reason=item.reason)
+        return result
+
+    async def _lock(
+        self, connection: Connection, users: Iterable[str], request_ids: Sequence[UUID]
+    ) -> "_Ledger":
+        """Lock the users' accounts in order, opening those that do not exist, and read their books."""
+        names = sorted(set(users))
+        rows = await connection.fetch(LOCK_ACCOUNTS, names)
+        if len(rows) < len(names):
+            await connection.execute(OPEN_ACCOUNTS, names)
+            rows = await connection.fetch(LOCK_ACCOUNTS, names)
+        now = await connection.fetchval(READ_CLOCK)
+        windows = await _read_windows(connection, names, now)
+        opted_out = {row["user_id"] for row in await connection.fetch(READ_OPTED_OUT, names)}
+        charges = await _read_charges(connection, request_ids)
+        ledger = _Ledger(now=now, charges=charges)
+        for row in rows:
+            book = replace(
+                _book(row),
+                admissions=windows[row["user_id"]],
+                share_to_cache=row["user_id"] not in opted_out,
+            )
+            rolled, entries = roll_period(book, rules=self._rules, now=now)
+            ledger.record(rolled, Changes(entries=entries))
+        return ledger
+
+
+class _Ledger:
+    """What a transaction has locked and read, and the rows it is going to write."""
+
+    def __init__(self, *, now: datetime, charges: dict[UUID, Charge]) -> None:
+        self.now = now
+        self.books: dict[str, Book] = {}
+        self.charges = charges
+        self._inserted: list[Charge] = []
+        self._updated: list[tuple[Charge, str]] = []
+        self._entries: list[Entry] = []
+        self._admissions: list[tuple[str, Admission]] = []
+
+    def record(self, book: Book, changes: Changes, *, refund_reason: str = "") -> None:
+        self.books[book.user_id] = book
+        self._entries += changes.entries
+        self._admissions += ((book.user_id, admission) for admission in changes.admissions)
+        for charge in changes.charges:
+            if charge.request_id in self.charges:
+                self._updated.append((charge, refund_reason))
+            else:
+                self._inserted.append(charge)
+            self.charges[charge.request_id] = charge
+
+    async def save(self, connection: Connection) -> None:
+        if self._inserted:
+            await connection.execute(INSERT_CHARGES, *self._inserted_columns(), self.now)
+        if self._updated:
+            await connection.execute(UPDATE_CHARGES, *self._updated_columns())
+        if self._admissions:
+            await connection.execute(INSERT_ADMISSIONS, *self._admission_columns())
+        if self._entries:
+            await connection.execute(INSERT_ENTRIES, *self._entry_columns())
+            await connection.execute(UPDATE_ACCOUNTS, *self._account_columns())
+
+    def _inserted_columns(self) -> tuple[list[object], ...]:
+        rows = [
+            (
+                charge.request_id,
+                charge.user_id,
+                charge.purchase.endpoint if charge.purchase else None,
+                charge.outcome,
+                charge.generation_id,
+                charge.purchase.pdf_hash if charge.purchase else None,
+                charge.purchase.page if charge.purchase else None,
+                charge.purchase.locale if charge.purchase else None,
+                charge.purchase.effective_mode if charge.purchase else None,
+                charge.units,
+                charge.status,
+            )
+            for charge in self._inserted
+        ]
+        return _columns(rows)
+
+    def _updated_columns(self) -> tuple[list[object], ...]:
+        rows = [
+            (
+                charge.request_id,
+                charge.outcome,
+                charge.generation_id,
+                charge.units,
+                charge.status,
+                reason,
+            )
+            for charge, reason in self._updated
+        ]
+        return _columns(rows)
+
+    def _admission_columns(self) -> tuple[list[object], ...]:
+        return _columns(
+            [
+                (user, admission.endpoint, admission.admitted_at)
+                for user, admission in self._admissions
+            ]
+        )
+
+    def _entry_columns(self) -> tuple[list[object], ...]:
+        return _columns(
+            [
+                (entry.user_id, entry.request_id, entry.kind, entry.units, entry.reason)
+                for entry in self._entries
+            ]
+        )
+
+    def _account_columns(self) -> tuple[list[object], ...]:
+        units: dict[str, int] = defaultdict(int)
+        for entry in self._entries:
+            units[entry.user_id] += entry.units
+        return _columns(
+            [(user, sum_, self.books[user].period_ends_at) for user, sum_ in units.items()]
+        )
+
+
+def _columns(rows: Sequence[tuple[object, ...]]) -> tuple[list[object], ...]:
+    """Rows as the parallel arrays that unnest takes."""
+    return tuple(list(column) for column in zip(*rows, strict=True))
+
+
+async def _read_windows(
+    connection: Connection, users: Sequence[str], now: datetime
+) -> Mapping[str, tuple[Admission, ...]]:
+    windows: dict[str, tuple[Admission, ...]] = dict.fromkeys(users, ())
+    for row in await connection.fetch(READ_WINDOWS, users, now - DAY):
+        admission = Admission(endpoint=row["endpoint"], admitted_at=row["admitted_at"])
+        windows[row["user_id"]] += (admission,)
+    return windows
+
+
+async def _read_charges(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Charge]:
+    rows = await connection.fetch(READ_CHARGES, ids)
+    return {row["request_id"]: _charge(row) for row in rows}
+
+
+def _book(row: asyncpg.Record) -> Book:
+    return Book(
+        user_id=row["user_id"],
+        balance_units=row["balance_units"],
+        period_ends_at=row["period_ends_at"],
+    )
+
+
+def _charge(row: asyncpg.Record) -> Charge:
+    return Charge(
+        request_id=row["request_id"],
+        user_id=row["user_id"],
+        purchase=None if row["status"] == "void" else _purchase(row),
+        outcome=Outcome(row["outcome"]) if row["outcome"] else None,
+        generation_id=row["generation_id"],
+        units=row["quota_units"],
+        status=row["status"],
+    )
+
+
+def _purchase(row: asyncpg.Record) -> Purchase:
+    return Purchase(
+        user_id=row["user_id"],
+        endpoint=row["endpoint"],
+        pdf_hash=row["pdf_hash"],
+        page=row["page"],
+        locale=row["locale"],
+        effective_mode=row["effective_mode"],
+    )

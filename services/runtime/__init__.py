@@ -1,0 +1,1 @@
+"""Plumbing every Glossa process shares; it knows no service."""

@@ -1,0 +1,108 @@
+"""The connection pool: time-outs everywhere, JSON as objects, driver trouble as DependencyDown."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import asyncpg
+import structlog
+
+from services.runtime.errors import DependencyDown
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection = PoolConnectionProxy[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection
+
+log = structlog.get_logger()
+
+CONNECT_SECONDS = 5.0
+ACQUIRE_SECONDS = 2.0
+STATEMENT_SECONDS = 5.0
+LOCK_SECONDS = 3.0
+RETRY_AFTER = timedelta(seconds=1)
+
+# Classes of SQLSTATE that say the database is away or busy, not that we asked nonsense:
+# connection, transaction rollback, resources, lock not available, operator intervention.
+_TROUBLE = frozenset({"08", "40", "53", "55", "57"})
+
+
+class Database:
+    """One service's pool. A `transaction` commits when its block ends and rolls back on error."""
+
+    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]") -> None:
+        self._pool = pool
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        with _driver_trouble():
+            async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+
+@asynccontextmanager
+async def open_database(
+    url: str, *, application_name: str, pool_size: int = 10
+) -> AsyncIterator[Database]:
+    """Connect, or say in one sentence why not."""
+    with _driver_trouble():
+        pool = await asyncpg.create_pool(
+            url,
+            min_size=1,
+            max_size=pool_size,
+            timeout=CONNECT_SECONDS,
+            command_timeout=STATEMENT_SECONDS,
+            init=_prepare_connection,
+            server_settings={
+                "application_name": f"glossa-{application_name}",
+                "statement_timeout": _milliseconds(STATEMENT_SECONDS),
+                "lock_timeout": _milliseconds(LOCK_SECONDS),
+                "idle_in_transaction_session_timeout": _milliseconds(2 * STATEMENT_SECONDS),
+            },
+        )
+    try:
+        yield Database(pool)
+    finally:
+        # A pool whose server is gone never closes politely.
+        pool.terminate()
+
+
+async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    await connection.set_type_codec(
+        "jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))
+
+
+@contextmanager
+def _driver_trouble() -> Iterator[None]:
+    """Turn what the driver raises when the database is away into the error callers can wait out."""
+    try:
+        yield
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        if not is_trouble(error):
+            raise
+        log.warning("database_trouble", error=type(error).__name__, detail=str(error)[:200])
+        raise DependencyDown(
+            "the database cannot be reached in time",
+            reason="DATABASE_UNAVAILABLE",
+            retry_after=RETRY_AFTER,
+        ) from error
+
+
+def is_trouble(error: BaseException) -> bool:
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "")[:2] in _TROUBLE
+    return not isinstance(error, asyncpg.DataError | ValueError)

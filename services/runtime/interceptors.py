@@ -1,0 +1,163 @@
+"""What happens around every call: id, token, scopes, errors, metrics and one log line."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+import structlog
+
+from services.runtime import request
+from services.runtime.auth import TokenVerifier
+from services.runtime.errors import Forbidden, GlossaError, Unauthenticated
+from services.runtime.metrics import RequestMetrics
+from services.runtime.status import status_code, trailing_metadata
+
+log = structlog.get_logger()
+
+# Probes have no token, and health tells nothing about anybody.
+OPEN_PREFIX = "/grpc.health.v1.Health/"
+# Any good token may ask what the contract is.
+REFLECTION_PREFIX = "/grpc.reflection."
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Policies = Mapping[str, frozenset[str]]
+
+
+class CallGuard(grpc.aio.ServerInterceptor):
+    """Lets a call in, and sees to it that it leaves with a clean status."""
+
+    def __init__(
+        self, *, verifier: TokenVerifier, policies: Policies, metrics: RequestMetrics
+    ) -> None:
+        self._verifier = verifier
+        self._policies = policies
+        self._metrics = metrics
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(OPEN_PREFIX):
+            return handler
+        return self._wrap(handler, method)
+
+    def _wrap(
+        self, handler: grpc.RpcMethodHandler[Any, Any], method: str
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        kind = ("stream" if handler.request_streaming else "unary") + (
+            "_stream" if handler.response_streaming else "_unary"
+        )
+        behaviour = getattr(handler, kind)
+        guard = self._guard_stream if handler.response_streaming else self._guard_unary
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        wrapped: grpc.RpcMethodHandler[Any, Any] = make(
+            guard(behaviour, method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+        return wrapped
+
+    def _guard_unary(
+        self, behaviour: Callable[[Any, Context], Awaitable[Any]], method: str
+    ) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def guarded(message: Any, context: Context) -> Any:
+            call = _Call(method, self._metrics)
+            try:
+                self._admit(method, context)
+                answer = await behaviour(message, context)
+            except BaseException as error:
+                await call.fail(error, context)
+                raise
+            call.end("OK")
+            return answer
+
+        return guarded
+
+    def _guard_stream(
+        self, behaviour: Callable[[Any, Context], AsyncIterator[Any]], method: str
+    ) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        async def guarded(message: Any, context: Context) -> AsyncIterator[Any]:
+            call = _Call(method, self._metrics)
+            try:
+                self._admit(method, context)
+                async for answer in behaviour(message, context):
+                    yield answer
+            except BaseException as error:
+                await call.fail(error, context)
+                raise
+            call.end("OK")
+
+        return guarded
+
+    def _admit(self, method: str, context: Context) -> None:
+        metadata = dict(context.invocation_metadata() or ())
+        request.request_id.set(
+            request.accept_request_id(_text(metadata.get(request.REQUEST_ID_HEADER)))
+        )
+        request.set_deadline(context.time_remaining())
+        scheme, _, token = _text(metadata.get("authorization")).partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise Unauthenticated("send a token as 'authorization: Bearer …' metadata")
+        caller = self._verifier.verify(token)
+        allowed = self._policies.get(method, frozenset())
+        if not caller.scopes & allowed and not method.startswith(REFLECTION_PREFIX):
+            raise Forbidden(f"this token may not call {method}")
+        request.caller.set(caller)
+
+
+class _Call:
+    """One call's beginning and end: metrics, log line, and the status the client sees."""
+
+    def __init__(self, method: str, metrics: RequestMetrics) -> None:
+        self._method = method
+        self._name = method.rpartition("/")[2]
+        self._metrics = metrics
+        self._started = time.perf_counter()
+
+    def end(self, code: str, **fields: Any) -> None:
+        seconds = time.perf_counter() - self._started
+        self._metrics.requests.labels(self._name, code).inc()
+        self._metrics.seconds.labels(self._name).observe(seconds)
+        caller = request.caller.get()
+        log.info(
+            "call",
+            method=self._method,
+            code=code,
+            milliseconds=round(seconds * 1000, 1),
+            caller=caller.subject if caller and not caller.is_user else "user" if caller else None,
+            **fields,
+        )
+
+    async def fail(self, error: BaseException, context: Context) -> None:
+        """Record the failure and answer it; returns only for errors that must go on up."""
+        if isinstance(error, GlossaError):
+            self.end(error.code, reason=error.reason)
+            await _abort(context, status_code(error), error.message, trailing_metadata(error))
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self.end("CANCELLED")
+        elif isinstance(error, Exception):
+            # The text of an unexpected error may hold anything: it stays in the log.
+            log.exception("unexpected_error", method=self._method)
+            self.end("INTERNAL")
+            await _abort(context, grpc.StatusCode.INTERNAL, "internal error", ())
+
+
+async def _abort(
+    context: Context,
+    code: grpc.StatusCode,
+    message: str,
+    metadata: tuple[tuple[str, str | bytes], ...],
+) -> None:
+    already = tuple(context.trailing_metadata() or ())
+    await context.abort(code, message, already + metadata)
+
+
+def _text(value: str | bytes | None) -> str:
+    return value if isinstance(value, str) else ""

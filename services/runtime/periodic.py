@@ -1,0 +1,51 @@
+"""A duty that runs again and again: timed, woken early for work, not ended by a failure."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+
+import structlog
+
+log = structlog.get_logger()
+
+
+class Periodic:
+    """A handle on a running duty."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Run now instead of at the next tick."""
+        self._woken.set()
+
+    async def wait(self, every: timedelta) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(every.total_seconds()):
+                await self._woken.wait()
+        self._woken.clear()
+
+
+@asynccontextmanager
+async def periodic(
+    name: str, *, every: timedelta, run_once: Callable[[], Awaitable[object]]
+) -> AsyncIterator[Periodic]:
+    """Run `run_once` at once and then at least every `every`, until the block ends."""
+    handle = Periodic()
+
+    async def repeat() -> None:
+        while True:
+            try:
+                await run_once()
+            except Exception:
+                log.exception("periodic_duty_failed", duty=name)
+            await handle.wait(every)
+
+    task = asyncio.create_task(repeat(), name=name)
+    try:
+        yield handle
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

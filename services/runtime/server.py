@@ -1,0 +1,175 @@
+"""A service process: health, reflection, metrics, limits, and a clean end on SIGTERM."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+import structlog
+from google.protobuf import descriptor_pool
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from pydantic import ValidationError
+
+from services.runtime.auth import SCOPES_ATTRIBUTE, TokenVerifier
+from services.runtime.errors import GlossaError
+from services.runtime.interceptors import CallGuard, Policies
+from services.runtime.logging import configure_logging
+from services.runtime.metrics import metrics_port, request_metrics
+from services.runtime.settings import ServiceSettings
+
+log = structlog.get_logger()
+
+Settings = TypeVar("Settings", bound=ServiceSettings)
+
+
+class CannotStart(Exception):
+    """The service cannot start; the message is for the person who started it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servicer:
+    """One gRPC service of a process."""
+
+    name: str
+    handler: Any
+    add: Callable[[Any, grpc.aio.Server], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a composition root hands over to be served."""
+
+    servicers: Sequence[Servicer]
+    # Runs when draining starts, after health says NOT_SERVING: end long streams, stop taking work.
+    on_drain: Callable[[], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    address: str
+    metrics_address: str
+
+
+Compose = Callable[[Settings], AbstractAsyncContextManager[Parts]]
+
+
+def run(service: str, settings: Callable[[], Settings], compose: Compose[Settings]) -> None:
+    """The main function of a service; says in one sentence why it cannot start."""
+    try:
+        config = settings()
+        configure_logging(service, level=config.log_level)
+        asyncio.run(_serve_until_told(service, config, compose))
+    except ValidationError as error:
+        sys.exit(f"{service} cannot start: {_explain(error)}")
+    except (CannotStart, GlossaError, OSError) as error:
+        sys.exit(f"{service} cannot start: {error}")
+
+
+@asynccontextmanager
+async def running(
+    service: str, config: Settings, compose: Compose[Settings]
+) -> AsyncIterator[Running]:
+    """Serve until the block ends, then drain: health first, then streams, then calls under way."""
+    async with compose(config) as parts:
+        server = _build_server(service, config, parts.servicers)
+        status = await _add_health(server, parts.servicers)
+        port = _listen(server, config)
+        with metrics_port(config.host, config.metrics_port) as scraped_port:
+            await server.start()
+            try:
+                yield Running(
+                    address=f"{config.host}:{port}",
+                    metrics_address=f"{config.host}:{scraped_port}",
+                )
+            finally:
+                await status.enter_graceful_shutdown()
+                if parts.on_drain is not None:
+                    await parts.on_drain()
+                await server.stop(config.drain_seconds)
+
+
+async def _serve_until_told(service: str, config: Settings, compose: Compose[Settings]) -> None:
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    async with running(service, config, compose) as here:
+        log.info("serving", address=here.address, metrics=here.metrics_address)
+        await told.wait()
+        log.info("draining")
+    log.info("stopped")
+
+
+def _build_server(
+    service: str, config: ServiceSettings, servicers: Sequence[Servicer]
+) -> grpc.aio.Server:
+    guard = CallGuard(
+        verifier=TokenVerifier(config.verify_key_file.read_bytes()),
+        policies=_policies(servicers),
+        metrics=request_metrics(service),
+    )
+    server = grpc.aio.server(
+        interceptors=[guard],
+        maximum_concurrent_rpcs=config.max_concurrent_rpcs,
+        options=[
+            # Otherwise a second server on a taken port binds silently.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", config.max_message_bytes),
+            ("grpc.max_send_message_length", 4 * config.max_message_bytes),
+            ("grpc.max_metadata_size", 16 * 1024),
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+        ],
+    )
+    for servicer in servicers:
+        servicer.add(servicer.handler, server)
+    if config.reflection:
+        names = [servicer.name for servicer in servicers]
+        reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+    return server
+
+
+def _policies(servicers: Sequence[Servicer]) -> Policies:
+    """Who may call what, from the `allow` marks; an RPC without one is a mistake found at start."""
+    policies: dict[str, frozenset[str]] = {}
+    for servicer in servicers:
+        service = descriptor_pool.Default().FindServiceByName(servicer.name)
+        for method in service.methods:
+            scopes = getattr(getattr(servicer.handler, method.name), SCOPES_ATTRIBUTE, None)
+            if scopes is None:
+                raise CannotStart(f"{servicer.name}/{method.name} does not say who may call it")
+            policies[f"/{servicer.name}/{method.name}"] = scopes
+    return policies
+
+
+async def _add_health(
+    server: grpc.aio.Server, servicers: Sequence[Servicer]
+) -> health.aio.HealthServicer:
+    status = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    for name in ("", *(servicer.name for servicer in servicers)):
+        await status.set(name, health_pb2.HealthCheckResponse.SERVING)
+    return status
+
+
+def _listen(server: grpc.aio.Server, config: ServiceSettings) -> int:
+    try:
+        return server.add_insecure_port(f"{config.host}:{config.port}")
+    except RuntimeError:
+        raise CannotStart(
+            f"port {config.port} on {config.host} is taken; set GLOSSA_PORT to another one"
+        ) from None
+
+
+def _explain(error: ValidationError) -> str:
+    problems = (
+        f"GLOSSA_{'_'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
+        for problem in error.errors()
+    )
+    return "; ".join(problems)

@@ -1,0 +1,37 @@
+"""Checks every handler needs; each failure names the field and says what is expected."""
+
+import re
+from uuid import UUID
+
+from services.runtime.errors import InvalidInput
+
+_IDENTITY = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
+_PDF_HASH = re.compile(r"[0-9a-f]{64}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def require(condition: bool, field: str, message: str) -> None:
+    """Refuse the request unless `condition` holds."""
+    if not condition:
+        raise InvalidInput(f"{field} {message}", field=field)
+
+
+def parse_uuid(field: str, value: str) -> UUID:
+    require(_UUID.fullmatch(value) is not None, field, "must be a UUID with hyphens")
+    return UUID(value)
+
+
+def parse_identity(field: str, value: str) -> str:
+    """A user or visitor id: opaque to us, but short and printable."""
+    matches = _IDENTITY.fullmatch(value) is not None
+    require(matches, field, 'must be 1 to 128 letters, digits or characters of "._@:-"')
+    return value
+
+
+def parse_pdf_hash(field: str, value: str) -> str:
+    require(
+        _PDF_HASH.fullmatch(value) is not None,
+        field,
+        "must be a SHA-256 in 64 lower-case hex digits",
+    )
+    return value
