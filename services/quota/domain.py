@@ -1,7 +1,7 @@
 """The rules of admission, charge and refund; no I/O, time is an argument.
 
-A `Book` is what Quota knows about one user while it holds that user's lock. `admit` and `settle` take
-a book and give back the answer, the next book and the rows to write.
+A `Book` is what Quota knows about one user while it holds that user's lock. `admit` and `settle`
+take what is known and give back the answer and the rows to write.
 """
 
 from collections.abc import Mapping
@@ -183,6 +183,16 @@ class Decided:
     changes: Changes = field(default_factory=Changes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What became of a refund; `units` is what the request costs now."""
+
+    result: RefundResult
+    units: int
+    book: Book
+    changes: Changes = field(default_factory=Changes)
+
+
 def open_book(user_id: str, *, now: datetime) -> Book:
     """A new account, before its first grant; `roll_period` fills it."""
     return Book(user_id=user_id, balance_units=0, period_ends_at=now)
@@ -232,19 +242,48 @@ def admit(
     return _charge(book, request, units, rules=rules, now=now)
 
 
-def settle(charge: Charge | None, refund: Refund, *, rules: Rules) -> tuple[RefundResult, Changes]:
+def settle(book: Book, charge: Charge | None, refund: Refund, *, rules: Rules) -> Settled:
     """Give a charge back, or what is too much of it; once, and before the charge if need be."""
     if charge is None:
-        return RefundResult.VOIDED, _changed(
-            _void(refund), kind="void", units=0, reason=refund.reason
-        )
+        void = _void(refund)
+        return _settled(RefundResult.VOIDED, book, void, kind="void", back=0, reason=refund.reason)
     if charge.status != "charged":
-        return RefundResult.ALREADY_SETTLED, Changes()
+        return Settled(result=RefundResult.ALREADY_SETTLED, units=0, book=book)
     if refund.reason is RefundReason.REPRICED:
-        return _reprice(charge, refund, rules=rules)
+        return _reprice(book, charge, refund, rules=rules)
     refunded = replace(charge, status="refunded")
-    return RefundResult.REFUNDED, _changed(
-        refunded, kind="refund", units=charge.units, reason=refund.reason
+    return _settled(
+        RefundResult.REFUNDED,
+        book,
+        refunded,
+        kind="refund",
+        back=charge.units,
+        reason=refund.reason,
+    )
+
+
+def _reprice(book: Book, charge: Charge, refund: Refund, *, rules: Rules) -> Settled:
+    assert refund.served_as is not None
+    if charge.outcome is refund.served_as:
+        return Settled(result=RefundResult.ALREADY_SETTLED, units=charge.units, book=book)
+    units = min(charge.units, rules.prices[refund.served_as])
+    served = replace(
+        charge, outcome=refund.served_as, generation_id=refund.generation_id, units=units
+    )
+    back = charge.units - units
+    return _settled(
+        RefundResult.REPRICED, book, served, kind="reprice", back=back, reason=refund.served_as
+    )
+
+
+def _settled(
+    result: RefundResult, book: Book, charge: Charge, *, kind: str, back: int, reason: str
+) -> Settled:
+    return Settled(
+        result=result,
+        units=charge.units if charge.status == "charged" else 0,
+        book=replace(book, balance_units=book.balance_units + back),
+        changes=_changed(charge, kind=kind, units=back, reason=reason),
     )
 
 
@@ -257,20 +296,6 @@ def _void(refund: Refund) -> Charge:
         generation_id=None,
         units=0,
         status="void",
-    )
-
-
-def _reprice(charge: Charge, refund: Refund, *, rules: Rules) -> tuple[RefundResult, Changes]:
-    assert refund.served_as is not None
-    if charge.outcome is refund.served_as:
-        return RefundResult.ALREADY_SETTLED, Changes()
-    units = min(charge.units, rules.prices[refund.served_as])
-    served = replace(
-        charge, outcome=refund.served_as, generation_id=refund.generation_id, units=units
-    )
-    back = charge.units - units
-    return RefundResult.REPRICED, _changed(
-        served, kind="reprice", units=back, reason=refund.served_as
     )
 
 
@@ -358,6 +383,6 @@ def _limit(tier: Tier, book: Book, endpoint: str, now: datetime) -> Limit:
 
 
 def _wait(limit: Limit, book: Book, endpoint: str, now: datetime) -> timedelta:
-    """How long until the entry that must leave leaves: with several too many it is not the oldest."""
+    """How long until the entry that must leave leaves; with several too many, not the oldest."""
     entries = _entries(limit.tier, book, endpoint, now)
     return entries[len(entries) - limit.tier.limit] + limit.tier.window - now

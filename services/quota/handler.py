@@ -1,6 +1,6 @@
 """QuotaService as gRPC sees it: check, call, render; decides nothing."""
 
-from typing import Any
+from typing import TypeVar
 
 from glossa.quota.v1 import quota_pb2 as pb
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceServicer
@@ -71,10 +71,8 @@ class QuotaHandler(QuotaServiceServicer):
     async def Refund(self, request: pb.RefundRequest, context: Context) -> pb.RefundResponse:
         _require_batch(len(request.items), "items")
         refunds = [_refund(item, f"items[{index}].") for index, item in enumerate(request.items)]
-        results = await self._store.refund(refunds)
-        return pb.RefundResponse(
-            results=[pb.RefundResult.Value(f"REFUND_RESULT_{result.upper()}") for result in results]
-        )
+        settled = await self._store.refund(refunds)
+        return pb.RefundResponse(items=[_refunded(item) for item in settled])
 
     @allow("gateway", "cache", "admin", "user")
     async def GetQuotaStatus(
@@ -137,6 +135,13 @@ def _refund(item: pb.RefundRequest.Item, at: str) -> Refund:
     )
 
 
+def _refunded(settled: domain.Settled) -> pb.RefundResponse.Item:
+    return pb.RefundResponse.Item(
+        result=pb.RefundResult.Value(f"REFUND_RESULT_{settled.result.upper()}"),
+        receipt=pb.Receipt(units=settled.units, remaining_units=settled.book.balance_units),
+    )
+
+
 def _admit_response(answer: Answer) -> pb.AdmitResponse:
     response = pb.AdmitResponse(
         decision=pb.Decision.Value(f"DECISION_{answer.decision.upper()}"),
@@ -177,7 +182,10 @@ def _tier_status(limit: domain.Limit) -> pb.TierStatus:
     )
 
 
-def _with_reset(message: Any, limit: domain.Limit) -> Any:
+_Windowed = TypeVar("_Windowed", pb.Limit, pb.TierStatus)
+
+
+def _with_reset(message: _Windowed, limit: domain.Limit) -> _Windowed:
     if limit.resets_at is not None:
         message.resets_at.FromDatetime(limit.resets_at)
     return message

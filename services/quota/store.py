@@ -1,12 +1,14 @@
 """Every SQL statement of the schema `quota`; one public method is one transaction."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 from uuid import UUID
 
 import asyncpg
+import structlog
 
 from services.quota.domain import (
     DAY,
@@ -21,8 +23,8 @@ from services.quota.domain import (
     Outcome,
     Purchase,
     Refund,
-    RefundResult,
     Rules,
+    Settled,
     admit,
     limits_at,
     open_book,
@@ -30,6 +32,7 @@ from services.quota.domain import (
     settle,
 )
 from services.runtime.database import Connection, Database
+from services.runtime.errors import DependencyDown
 
 # Users are locked in one order everywhere, so that two batches cannot wait for each other.
 LOCK_ACCOUNTS = """
@@ -49,7 +52,7 @@ ORDER BY wanted.user_id
 ON CONFLICT (user_id) DO NOTHING
 """
 
-# Asked after the locks are held: a transaction's own now() may be older than an admission it waited for.
+# Asked once the locks are held: now() may be older than an admission this transaction waited for.
 READ_CLOCK = "SELECT clock_timestamp()"
 
 READ_ACCOUNT = """
@@ -72,8 +75,8 @@ WHERE user_id = ANY($1::text[]) AND NOT share_to_cache
 """
 
 READ_CHARGES = """
-SELECT request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale, effective_mode,
-       quota_units, status
+SELECT request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale,
+       effective_mode, quota_units, status
 FROM quota.explain_requests
 WHERE request_id = ANY($1::uuid[])
 ORDER BY request_id
@@ -136,8 +139,17 @@ WHERE ctid = ANY (ARRAY(
 ))
 """
 
-# Two batches may bring the same new request_id for different users; the loser reads what won.
-_RACES = 3
+# More than two are needed only while others race us for the same new ids.
+_TRIES = 5
+_Result = TypeVar("_Result")
+log = structlog.get_logger()
+
+
+class _AccountsMissing(Exception):
+    """Some of these users have no account yet."""
+
+    def __init__(self, users: Sequence[str]) -> None:
+        self.users = users
 
 
 class QuotaStore:
@@ -149,25 +161,30 @@ class QuotaStore:
 
     async def admit_many(self, requests: Sequence[AdmitRequest]) -> list[Answer]:
         """Decide a batch in order, each request seeing what those before it were given."""
-        for race in range(_RACES):
-            try:
-                async with self._database.transaction() as connection:
-                    return await self._admit_many(connection, requests)
-            except asyncpg.UniqueViolationError:
-                if race == _RACES - 1:
-                    raise
-        raise AssertionError("unreachable")
+        users = {request.purchase.user_id for request in requests}
+        ids = [request.request_id for request in requests]
 
-    async def refund(self, items: Sequence[Refund]) -> list[RefundResult]:
+        async def decide(connection: Connection) -> list[Answer]:
+            ledger = await self._lock(connection, users, ids)
+            answers = [self._admit(ledger, request) for request in requests]
+            await ledger.save(connection)
+            return answers
+
+        return await self._transact(decide)
+
+    async def refund(self, items: Sequence[Refund]) -> list[Settled]:
         """Settle a batch of refunds; unknown request_ids leave a void behind."""
-        async with self._database.transaction() as connection:
-            ids = [item.request_id for item in items]
+        ids = [item.request_id for item in items]
+
+        async def decide(connection: Connection) -> list[Settled]:
             # The payer never changes, so it may be read before the lock that makes the rest safe.
             payers = {charge.user_id for charge in (await _read_charges(connection, ids)).values()}
             ledger = await self._lock(connection, payers | {item.user_id for item in items}, ids)
             results = [self._settle(ledger, item) for item in items]
             await ledger.save(connection)
             return results
+
+        return await self._transact(decide)
 
     async def read_status(
         self, user_id: str, endpoint: str
@@ -189,14 +206,20 @@ class QuotaStore:
             tag = await connection.execute(PRUNE_WINDOWS)
         return int(tag.rpartition(" ")[2])
 
-    async def _admit_many(
-        self, connection: Connection, requests: Sequence[AdmitRequest]
-    ) -> list[Answer]:
-        users = {request.purchase.user_id for request in requests}
-        ledger = await self._lock(connection, users, [request.request_id for request in requests])
-        answers = [self._admit(ledger, request) for request in requests]
-        await ledger.save(connection)
-        return answers
+    async def _transact(self, decide: Callable[[Connection], Awaitable[_Result]]) -> _Result:
+        """Run `decide` in a transaction, again when it met new users or lost a race for an id."""
+        for _ in range(_TRIES):
+            try:
+                async with self._database.transaction() as connection:
+                    return await decide(connection)
+            except _AccountsMissing as missing:
+                # In a transaction of its own: inserting while holding locks could deadlock.
+                async with self._database.connection() as connection:
+                    await connection.execute(OPEN_ACCOUNTS, missing.users)
+            except asyncpg.UniqueViolationError:
+                # Another user's batch brought the same new request_id; next time it is read.
+                log.info("request_id_race_lost")
+        raise DependencyDown("too many requests at once for the same ids", reason="OVERLOADED")
 
     def _admit(self, ledger: "_Ledger", request: AdmitRequest) -> Answer:
         decided = admit(
@@ -209,22 +232,21 @@ class QuotaStore:
         ledger.record(decided.book, decided.changes)
         return decided.answer
 
-    def _settle(self, ledger: "_Ledger", item: Refund) -> RefundResult:
+    def _settle(self, ledger: "_Ledger", item: Refund) -> Settled:
         charge = ledger.charges.get(item.request_id)
-        result, changes = settle(charge, item, rules=self._rules)
-        for charge in changes.charges:
-            ledger.record(ledger.books[charge.user_id], changes, refund_reason=item.reason)
-        return result
+        payer = ledger.books[charge.user_id if charge else item.user_id]
+        settled = settle(payer, charge, item, rules=self._rules)
+        ledger.record(settled.book, settled.changes, refund_reason=item.reason)
+        return settled
 
     async def _lock(
         self, connection: Connection, users: Iterable[str], request_ids: Sequence[UUID]
     ) -> "_Ledger":
-        """Lock the users' accounts in order, opening those that do not exist, and read their books."""
+        """Lock the users' accounts in order and read all that decisions about them need."""
         names = sorted(set(users))
         rows = await connection.fetch(LOCK_ACCOUNTS, names)
         if len(rows) < len(names):
-            await connection.execute(OPEN_ACCOUNTS, names)
-            rows = await connection.fetch(LOCK_ACCOUNTS, names)
+            raise _AccountsMissing(names)
         now = await connection.fetchval(READ_CLOCK)
         windows = await _read_windows(connection, names, now)
         opted_out = {row["user_id"] for row in await connection.fetch(READ_OPTED_OUT, names)}

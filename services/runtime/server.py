@@ -58,7 +58,7 @@ class Running:
 Compose = Callable[[Settings], AbstractAsyncContextManager[Parts]]
 
 
-def run(service: str, settings: Callable[[], Settings], compose: Compose[Settings]) -> None:
+def run(service: str, settings: type[Settings], compose: Compose[Settings]) -> None:
     """The main function of a service; says in one sentence why it cannot start."""
     try:
         config = settings()

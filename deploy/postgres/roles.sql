@@ -1,0 +1,39 @@
+-- One login role and one schema for each service; nobody reaches into another's.
+-- Run it once in each database, by a role that may create roles:  psql "$DATABASE_URL" -f roles.sql
+-- Repeating it changes nothing. Passwords are set apart:  ALTER ROLE glossa_cache PASSWORD '…';
+
+DO $roles$
+DECLARE
+    service text;
+    role    text;
+    -- From PostgreSQL 16 on, being a member and acting as the role are different rights.
+    acting  text := CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END;
+BEGIN
+    FOREACH service IN ARRAY ARRAY['registry', 'cache', 'quota', 'worker'] LOOP
+        role := 'glossa_' || service;
+
+        -- Roles belong to the whole server, so another database may have made them already.
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = role) THEN
+            EXECUTE format(
+                'CREATE ROLE %I LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS', role);
+        END IF;
+
+        -- Making a schema for somebody needs the right to act as them, which superusers have anyway.
+        IF NOT pg_catalog.pg_has_role(current_user, role, acting) THEN
+            EXECUTE format('GRANT %I TO CURRENT_USER', role);
+        END IF;
+        EXECUTE format('CREATE SCHEMA IF NOT EXISTS %I AUTHORIZATION %I', service, role);
+        EXECUTE format('REVOKE ALL ON SCHEMA %I FROM PUBLIC', service);
+
+        EXECUTE format('ALTER ROLE %I SET search_path = %I', role, service);
+        -- One forgotten statement, lock or open transaction must not stop everybody else.
+        EXECUTE format('ALTER ROLE %I SET statement_timeout = %L', role, '30s');
+        EXECUTE format('ALTER ROLE %I SET lock_timeout = %L', role, '10s');
+        EXECUTE format('ALTER ROLE %I SET idle_in_transaction_session_timeout = %L', role, '30s');
+    END LOOP;
+
+    -- Where PUBLIC may create things, a role could plant an object that others pick up by name.
+    EXECUTE format('REVOKE CREATE, TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
+    REVOKE ALL ON SCHEMA public FROM PUBLIC;
+END
+$roles$;

@@ -1,0 +1,180 @@
+"""Registry and Quota as the Cache sees them; deadlines and batching live here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+import grpc
+from glossa.quota.v1 import quota_pb2
+from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
+from glossa.registry.v1 import registry_pb2
+from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
+
+from services.cache.domain import Ask, Outcome, Refund, ResolvedPage
+from services.runtime.batching import Batcher
+from services.runtime.channel import calling
+
+# Page metadata is detected on first use, by a child process that may have to start.
+RESOLVE_SECONDS = 15.0
+ADMIT_SECONDS = 3.0
+REFUND_SECONDS = 5.0
+
+_MODES = {
+    registry_pb2.EFFECTIVE_MODE_TEXT_ONLY: "text_only",
+    registry_pb2.EFFECTIVE_MODE_WITH_IMAGES: "with_images",
+}
+_MODE_VALUES = {name: value for value, name in _MODES.items()}
+_OUTCOMES = {
+    quota_pb2.OUTCOME_GENERATED: Outcome.GENERATED,
+    quota_pb2.OUTCOME_JOINED: Outcome.JOINED,
+    quota_pb2.OUTCOME_CACHED: Outcome.CACHED,
+}
+
+
+class Decision(StrEnum):
+    ADMITTED = "admitted"
+    REPLAYED = "replayed"
+    RATE_LIMITED = "rate_limited"
+    QUOTA_EXHAUSTED = "quota_exhausted"
+    REQUEST_ID_REUSED = "request_id_reused"
+    REQUEST_ID_DEAD = "request_id_dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    units: int = 0
+    remaining_units: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """One sliding window of the user, as Quota describes it."""
+
+    tier: str
+    limit: int
+    remaining: int
+    resets_at: datetime | None
+    warning: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admission:
+    """Quota's decision about one request."""
+
+    decision: Decision
+    receipt: Receipt = Receipt()
+    limits: tuple[Limit, ...] = ()
+    retry_after: timedelta | None = None
+    outcome: Outcome | None = None
+    generation_id: UUID | None = None
+
+
+class RegistryClient:
+    """Asks who may see which page, and what is on it."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = RegistryServiceStub(channel)
+
+    async def resolve_page(self, ask: Ask) -> ResolvedPage:
+        request = registry_pb2.ResolvePageRequest(
+            owner=registry_pb2.Owner(user_id=ask.user_id), page=ask.page
+        )
+        if ask.file_id is not None:
+            request.file_id = str(ask.file_id)
+        else:
+            request.pdf_hash = ask.pdf_hash or ""
+        with calling("registry"):
+            page = await self._stub.ResolvePage(request, timeout=RESOLVE_SECONDS)
+        return ResolvedPage(
+            pdf_hash=page.pdf_hash,
+            page=page.page,
+            effective_mode=_MODES[page.effective_mode],
+            images_count=page.images_count,
+        )
+
+
+class QuotaClient:
+    """Charges and refunds; calls that come while one is under way travel together."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = QuotaServiceStub(channel)
+        self._admissions = Batcher(self._admit_many)
+        self._refunds = Batcher(self.refund_many)
+
+    async def admit(
+        self, ask: Ask, page: ResolvedPage, *, outcome: Outcome, generation_id: UUID | None
+    ) -> Admission:
+        return await self._admissions.submit(
+            quota_pb2.AdmitRequest(
+                request_id=str(ask.request_id),
+                user_id=ask.user_id,
+                endpoint="explain_page",
+                outcome=quota_pb2.Outcome.Value(f"OUTCOME_{outcome.upper()}"),
+                generation_id=str(generation_id) if generation_id else "",
+                page=quota_pb2.PageContext(
+                    pdf_hash=page.pdf_hash,
+                    page=page.page,
+                    locale=ask.locale,
+                    effective_mode=_MODE_VALUES[page.effective_mode],
+                ),
+            )
+        )
+
+    async def refund(self, refund: Refund) -> Receipt:
+        return await self._refunds.submit(refund)
+
+    async def refund_many(self, refunds: Sequence[Refund]) -> list[Receipt]:
+        """Deliver refunds; repeating it changes nothing."""
+        request = quota_pb2.RefundRequest(items=[_refund_item(refund) for refund in refunds])
+        with calling("quota"):
+            response = await self._stub.Refund(request, timeout=REFUND_SECONDS)
+        return [_receipt(item.receipt) for item in response.items]
+
+    async def _admit_many(self, requests: Sequence[quota_pb2.AdmitRequest]) -> list[Admission]:
+        with calling("quota"):
+            response = await self._stub.AdmitMany(
+                quota_pb2.AdmitManyRequest(requests=requests), timeout=ADMIT_SECONDS
+            )
+        return [_admission(item) for item in response.responses]
+
+
+def _refund_item(refund: Refund) -> quota_pb2.RefundRequest.Item:
+    item = quota_pb2.RefundRequest.Item(
+        request_id=str(refund.request_id),
+        user_id=refund.user_id,
+        reason=quota_pb2.RefundReason.Value(f"REFUND_REASON_{refund.reason.upper()}"),
+        generation_id=str(refund.generation_id) if refund.generation_id else "",
+    )
+    if refund.served_as is not None:
+        item.served_as = quota_pb2.Outcome.Value(f"OUTCOME_{refund.served_as.upper()}")
+    return item
+
+
+def _admission(response: quota_pb2.AdmitResponse) -> Admission:
+    name = quota_pb2.Decision.Name(response.decision).removeprefix("DECISION_").lower()
+    return Admission(
+        decision=Decision(name),
+        receipt=_receipt(response.receipt),
+        limits=tuple(_limit(limit) for limit in response.limits),
+        retry_after=(
+            response.retry_after.ToTimedelta() if response.HasField("retry_after") else None
+        ),
+        outcome=_OUTCOMES.get(response.outcome),
+        generation_id=UUID(response.generation_id) if response.generation_id else None,
+    )
+
+
+def _receipt(receipt: quota_pb2.Receipt) -> Receipt:
+    return Receipt(units=receipt.units, remaining_units=receipt.remaining_units)
+
+
+def _limit(limit: quota_pb2.Limit) -> Limit:
+    return Limit(
+        tier=limit.tier,
+        limit=limit.limit,
+        remaining=limit.remaining,
+        resets_at=(limit.resets_at.ToDatetime(tzinfo=UTC) if limit.HasField("resets_at") else None),
+        warning=limit.warning,
+    )

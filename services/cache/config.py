@@ -1,0 +1,34 @@
+"""Settings of the Cache service."""
+
+from datetime import timedelta
+
+from pydantic import Field
+
+from services.cache.domain import Clocks
+from services.runtime.settings import ExplanationSettings, ServiceSettings
+
+
+class Config(ServiceSettings):
+    """Addresses and clocks; `GLOSSA_REGISTRY_ADDRESS`, `GLOSSA_LEASE_SECONDS` and so on."""
+
+    registry_address: str
+    quota_address: str
+    lease_seconds: float = Field(default=30, gt=0)
+    max_attempts: int = Field(default=3, ge=1)
+    backoff_seconds: tuple[float, ...] = (60, 300)
+    backoff_jitter_seconds: float = Field(default=30, ge=0)
+    queue_wait_seconds: float = Field(default=3600, gt=0)
+    intent_seconds: float = Field(default=60, gt=0)
+    sweep_seconds: float = Field(default=60, gt=0)
+    poll_seconds: float = Field(default=1, gt=0)
+    explanation: ExplanationSettings = Field(default_factory=ExplanationSettings)
+
+    def clocks(self) -> Clocks:
+        return Clocks(
+            lease=timedelta(seconds=self.lease_seconds),
+            queue_wait=timedelta(seconds=self.queue_wait_seconds),
+            intent=timedelta(seconds=self.intent_seconds),
+            max_attempts=self.max_attempts,
+            backoff=tuple(timedelta(seconds=seconds) for seconds in self.backoff_seconds),
+            jitter=timedelta(seconds=self.backoff_jitter_seconds),
+        )

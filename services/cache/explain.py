@@ -1,0 +1,281 @@
+"""Explain a page: from the cache, by joining work under way, or by starting it.
+
+Charge and enqueue are atomic in effect though two services own them. The order is what makes it so:
+write the intent, charge, attach. Whatever stops us in between leaves an intent that the sweep finds
+and refunds, and every refund that becomes due is written in the transaction that makes it due.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid4
+
+from services.cache.clients import (
+    Admission,
+    Decision,
+    Limit,
+    QuotaClient,
+    Receipt,
+    RegistryClient,
+)
+from services.cache.domain import (
+    PAGE_EXPLANATION,
+    SHARED_SCOPE,
+    Ask,
+    Attached,
+    Generation,
+    GenerationNotFound,
+    Key,
+    Outcome,
+    Queue,
+    QuotaExhausted,
+    RateLimited,
+    Request,
+    RequestIdDead,
+    RequestIdReused,
+    RequestInProgress,
+    RequestState,
+    ResolvedPage,
+    Status,
+)
+from services.cache.generation_store import GenerationStore
+from services.cache.queue import JobBell, Pace
+from services.cache.request_store import RequestStore
+from services.runtime.errors import DependencyDown, GlossaError
+from services.runtime.settings import ExplanationSettings
+
+# How long a call waits for another one that serves the same request_id.
+WAIT_FOR_TWIN_SECONDS = 2.0
+TWIN_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the caller is told."""
+
+    request_id: UUID
+    generation: Generation
+    outcome: Outcome
+    receipt: Receipt
+    limits: tuple[Limit, ...]
+    queue: Queue
+
+
+class ExplainPage:
+    """The use case behind CacheService.ExplainPage."""
+
+    def __init__(
+        self,
+        *,
+        registry: RegistryClient,
+        quota: QuotaClient,
+        requests: RequestStore,
+        generations: GenerationStore,
+        bell: JobBell,
+        pace: Pace,
+        settings: ExplanationSettings,
+    ) -> None:
+        self._registry = registry
+        self._quota = quota
+        self._requests = requests
+        self._generations = generations
+        self._bell = bell
+        self._pace = pace
+        self._settings = settings
+
+    async def explain(self, ask: Ask) -> Answer:
+        page = await self._registry.resolve_page(ask)
+        request = await self._requests.read_request(ask.request_id)
+        if request is not None:
+            return await self._answer_again(ask, page, request)
+        generation = await self._generations.find_live(self._key(ask, page))
+        if generation is not None and generation.status is Status.READY:
+            return await self._serve_cached(ask, page, generation)
+        return await self._start_or_join(ask, page, generation)
+
+    async def _serve_cached(self, ask: Ask, page: ResolvedPage, generation: Generation) -> Answer:
+        """A ready result needs no intent: the charge names it, and whoever paid can fetch it."""
+        admission = await self._quota.admit(
+            ask, page, outcome=Outcome.CACHED, generation_id=generation.generation_id
+        )
+        _require_admitted(ask, admission)
+        if admission.decision is Decision.REPLAYED:
+            return await self._answer_from_ledger(ask, admission, generation)
+        return await self._answer(ask, generation, Outcome.CACHED, admission)
+
+    async def _start_or_join(
+        self, ask: Ask, page: ResolvedPage, generation: Generation | None
+    ) -> Answer:
+        nonce = uuid4()
+        opened = await self._requests.open_intent(
+            ask,
+            page,
+            outcome=Outcome.JOINED if generation else Outcome.GENERATED,
+            generation_id=generation.generation_id if generation else None,
+            nonce=nonce,
+        )
+        request = await self._requests.read_request(ask.request_id)
+        if request is None:  # a twin was refused a moment ago and took its intent away
+            raise RequestInProgress
+        if not opened:
+            return await self._answer_again(ask, page, request)
+        return await self._charge_and_attach(ask, page, request)
+
+    async def _charge_and_attach(self, ask: Ask, page: ResolvedPage, request: Request) -> Answer:
+        # If Quota does not answer, the intent stays: a charge that landed is undone by the sweep.
+        admission = await self._quota.admit(
+            ask, page, outcome=request.outcome, generation_id=request.generation_id
+        )
+        try:
+            _require_admitted(ask, admission)
+        except GlossaError:
+            await self._requests.drop_intent(ask.request_id, request.nonce)
+            raise
+        if admission.outcome is Outcome.CACHED:
+            # Paid for as a hit that is no longer live: it still gets what it paid for.
+            await self._requests.drop_intent(ask.request_id, request.nonce)
+            return await self._answer_from_ledger(ask, admission, None)
+        attached = await self._requests.attach(
+            ask.request_id,
+            nonce=request.nonce,
+            key=self._key(ask, page),
+            images_count=page.images_count,
+            units=admission.receipt.units,
+        )
+        if attached is None:
+            return await self._answer_again(ask, page, None)
+        return await self._answer_attached(ask, attached, admission)
+
+    async def _answer_attached(self, ask: Ask, attached: Attached, admission: Admission) -> Answer:
+        if attached.created:
+            self._bell.ring()
+        receipt = admission.receipt
+        if attached.refund is not None:
+            receipt = await self._settle_now(attached, receipt)
+        answer = await self._answer(ask, attached.generation, attached.outcome, admission)
+        return replace(answer, receipt=receipt)
+
+    async def _settle_now(self, attached: Attached, receipt: Receipt) -> Receipt:
+        """Deliver the refund before answering, so that the receipt is right; else the relay does."""
+        assert attached.refund is not None
+        try:
+            receipt = await self._quota.refund(attached.refund)
+            await self._requests.delete_refunds([attached.refund.outbox_id])
+        except DependencyDown:
+            pass
+        return receipt
+
+    async def _answer_again(self, ask: Ask, page: ResolvedPage, request: Request | None) -> Answer:
+        """The same request_id again: the same answer, or the rest of what a broken call began."""
+        stop_at = time.monotonic() + WAIT_FOR_TWIN_SECONDS
+        while time.monotonic() < stop_at:
+            if request is None:
+                request = await self._requests.read_request(ask.request_id)
+            if request is None:
+                raise RequestInProgress
+            if not request.is_for(ask, page):
+                raise RequestIdReused(
+                    "request_id was used with other parameters; use a new one", field="request_id"
+                )
+            if request.state is not RequestState.INTENT:
+                return await self._replay(ask, page, request)
+            nonce = uuid4()
+            if await self._requests.take_over_intent(
+                ask.request_id, held=request.nonce, nonce=nonce
+            ):
+                return await self._charge_and_attach(ask, page, replace(request, nonce=nonce))
+            await asyncio.sleep(TWIN_POLL_SECONDS)
+            request = None
+        raise RequestInProgress
+
+    async def _replay(self, ask: Ask, page: ResolvedPage, request: Request) -> Answer:
+        if request.state is RequestState.ABORTED:
+            raise _dead()
+        assert request.generation_id is not None
+        generation = await self._generations.read_generation(request.generation_id)
+        if generation is None:
+            raise _dead()
+        admission = await self._receipt_of(ask, page, request)
+        return await self._answer(ask, generation, Outcome.REPLAYED, admission)
+
+    async def _receipt_of(self, ask: Ask, page: ResolvedPage, request: Request) -> Admission:
+        """What was paid, from the ledger; what is paid for can be read even while Quota is away."""
+        try:
+            return await self._quota.admit(
+                ask, page, outcome=request.outcome, generation_id=request.generation_id
+            )
+        except DependencyDown:
+            return Admission(decision=Decision.REPLAYED)
+
+    async def _answer_from_ledger(
+        self, ask: Ask, admission: Admission, current: Generation | None
+    ) -> Answer:
+        """A replayed hit: the generation that was paid for, if it is still there."""
+        paid = admission.generation_id
+        generation = await self._generations.read_generation(paid) if paid else None
+        generation = generation or current
+        if generation is None:
+            raise GenerationNotFound("the explanation that was paid for is no longer kept")
+        return await self._answer(ask, generation, Outcome.REPLAYED, admission)
+
+    async def _answer(
+        self, ask: Ask, generation: Generation, outcome: Outcome, admission: Admission
+    ) -> Answer:
+        queue = Queue()
+        if generation.status is Status.GENERATING:
+            queue = await self._generations.read_queue(
+                generation.generation_id, seconds_each=self._pace.seconds
+            )
+        return Answer(
+            request_id=ask.request_id,
+            generation=generation,
+            outcome=outcome,
+            receipt=admission.receipt,
+            limits=admission.limits,
+            queue=queue,
+        )
+
+    def _key(self, ask: Ask, page: ResolvedPage) -> Key:
+        return Key(
+            kind=PAGE_EXPLANATION,
+            pdf_hash=page.pdf_hash,
+            page=page.page,
+            prompt_version=self._settings.prompt_version,
+            locale=ask.locale,
+            effective_mode=page.effective_mode,
+            model=self._settings.model_name,
+            scope=SHARED_SCOPE,
+        )
+
+
+def _require_admitted(ask: Ask, admission: Admission) -> None:
+    """Turn Quota's refusal into the error the caller can act on."""
+    decision = admission.decision
+    if decision is Decision.RATE_LIMITED:
+        raise RateLimited(
+            "too many requests; wait and try again",
+            retry_after=admission.retry_after,
+            metadata=_limit_metadata(admission.limits),
+        )
+    if decision is Decision.QUOTA_EXHAUSTED:
+        error = QuotaExhausted(
+            "no units left in this period", metadata=_limit_metadata(admission.limits)
+        )
+        error.spent_quota = f"user:{ask.user_id}"
+        raise error
+    if decision is Decision.REQUEST_ID_REUSED:
+        raise RequestIdReused(
+            "request_id was used with other parameters; use a new one", field="request_id"
+        )
+    if decision is Decision.REQUEST_ID_DEAD:
+        raise _dead()
+
+
+def _dead() -> RequestIdDead:
+    return RequestIdDead(
+        "this request was given up and refunded; use a new request_id", field="request_id"
+    )
+
+
+def _limit_metadata(limits: tuple[Limit, ...]) -> dict[str, str]:
+    return {f"{limit.tier}_remaining": f"{limit.remaining}/{limit.limit}" for limit in limits}

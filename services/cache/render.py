@@ -1,0 +1,101 @@
+"""Generations and stickers as protobuf and back; shared by the two handlers of this service."""
+
+from glossa.cache.v1 import cache_pb2 as pb
+from glossa.registry.v1 import registry_pb2
+
+from services.cache.domain import Generation, Queue, Status, Sticker
+from services.runtime.validation import require
+
+MAX_STICKERS = 50
+MAX_TITLE = 300
+MAX_BODY = 20_000
+MAX_QUOTE = 2_000
+
+STATUSES = {
+    Status.GENERATING: pb.GENERATION_STATUS_GENERATING,
+    Status.READY: pb.GENERATION_STATUS_READY,
+    Status.FAILED: pb.GENERATION_STATUS_FAILED,
+}
+MODES = {
+    "text_only": registry_pb2.EFFECTIVE_MODE_TEXT_ONLY,
+    "with_images": registry_pb2.EFFECTIVE_MODE_WITH_IMAGES,
+}
+
+
+def render_generation(generation: Generation, queue: Queue) -> pb.Generation:
+    message = pb.Generation(
+        generation_id=str(generation.generation_id),
+        status=STATUSES[generation.status],
+        stage=pb.Stage.Value(f"STAGE_{generation.stage.upper()}"),
+        attempts=generation.attempts,
+        stickers=[render_sticker(sticker) for sticker in generation.stickers],
+        prompt_version=generation.key.prompt_version,
+        model=generation.key.model,
+        locale=generation.key.locale,
+        effective_mode=MODES[generation.key.effective_mode],
+        done=generation.done,
+        total=generation.total,
+        queue_position=queue.position,
+    )
+    message.created_at.FromDatetime(generation.created_at)
+    if generation.completed_at is not None:
+        message.completed_at.FromDatetime(generation.completed_at)
+    if queue.position:
+        message.estimated_wait.FromTimedelta(queue.estimated_wait)
+    if generation.status is Status.FAILED:
+        message.error.CopyFrom(render_error(generation))
+    return message
+
+
+def render_error(generation: Generation) -> pb.GenerationError:
+    return pb.GenerationError(
+        reason=generation.error_reason or "", message=generation.error_message or ""
+    )
+
+
+def render_sticker(sticker: Sticker) -> pb.Sticker:
+    message = pb.Sticker(
+        sticker_id=sticker.sticker_id,
+        kind=pb.StickerKind.Value(f"STICKER_KIND_{sticker.kind.upper()}"),
+        title=sticker.title,
+        body_markdown=sticker.body_markdown,
+        anchor=pb.Anchor(quote=sticker.quote),
+    )
+    if sticker.box is not None:
+        left, top, right, bottom = sticker.box
+        message.anchor.box.CopyFrom(pb.Box(left=left, top=top, right=right, bottom=bottom))
+    return message
+
+
+def parse_sticker(message: pb.Sticker, field: str) -> Sticker:
+    require(0 < len(message.sticker_id) <= 32, f"{field}.sticker_id", "must be 1 to 32 characters")
+    require(
+        message.kind != pb.STICKER_KIND_UNSPECIFIED and message.kind in pb.StickerKind.values(),
+        f"{field}.kind",
+        "must be set",
+    )
+    require(0 < len(message.title) <= MAX_TITLE, f"{field}.title", f"must be 1 to {MAX_TITLE} long")
+    body = message.body_markdown
+    require(0 < len(body) <= MAX_BODY, f"{field}.body_markdown", f"must be 1 to {MAX_BODY} long")
+    quote = message.anchor.quote
+    require(len(quote) <= MAX_QUOTE, f"{field}.anchor.quote", f"must be at most {MAX_QUOTE} long")
+    for name, text in (("title", message.title), ("body_markdown", body), ("anchor.quote", quote)):
+        require("\0" not in text, f"{field}.{name}", "must not hold NUL characters")
+    return Sticker(
+        sticker_id=message.sticker_id,
+        kind=pb.StickerKind.Name(message.kind).removeprefix("STICKER_KIND_").lower(),
+        title=message.title,
+        body_markdown=body,
+        quote=quote,
+        box=_parse_box(message.anchor, field),
+    )
+
+
+def _parse_box(anchor: pb.Anchor, field: str) -> tuple[float, float, float, float] | None:
+    if not anchor.HasField("box"):
+        return None
+    box = anchor.box
+    inside = all(0 <= edge <= 1 for edge in (box.left, box.top, box.right, box.bottom))
+    ordered = box.left <= box.right and box.top <= box.bottom
+    require(inside and ordered, f"{field}.anchor.box", "must lie on the page, edges from 0 to 1")
+    return (box.left, box.top, box.right, box.bottom)

@@ -1,0 +1,265 @@
+"""SQL for requests: intents, attaching them to generations, and the refunds that follow."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+
+from services.cache.domain import (
+    Ask,
+    Attached,
+    Clocks,
+    Generation,
+    Key,
+    Outcome,
+    Refund,
+    Request,
+    RequestState,
+    ResolvedPage,
+    Status,
+)
+from services.cache.generation_store import generation_columns, generation_from, key_values
+from services.runtime.database import Connection, Database
+
+OPEN_INTENT = """
+INSERT INTO cache.requests
+    (request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (request_id) DO NOTHING
+RETURNING request_id
+"""
+
+READ_REQUEST = """
+SELECT request_id, user_id, pdf_hash, page, locale, state, nonce, outcome, generation_id
+FROM cache.requests
+WHERE request_id = $1
+"""
+
+LOCK_REQUEST = READ_REQUEST + " FOR UPDATE"
+
+TAKE_OVER_INTENT = """
+UPDATE cache.requests
+SET nonce = $3, updated_at = now()
+WHERE request_id = $1 AND state = 'intent' AND nonce = $2
+RETURNING request_id
+"""
+
+# A refused request leaves no trace: its id may be used again.
+DROP_INTENT = """
+DELETE FROM cache.requests
+WHERE request_id = $1 AND state = 'intent' AND nonce = $2
+"""
+
+INSERT_GENERATION = f"""
+INSERT INTO cache.generations
+    (kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope, images_count)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+ON CONFLICT (pdf_hash, page, locale, kind, prompt_version, effective_mode, model, scope)
+    WHERE status IN ('generating', 'ready')
+DO NOTHING
+RETURNING {generation_columns}
+"""
+
+# Shared locks: many may join at once, but the generation cannot end before they are written down.
+LOCK_LIVE = f"""
+SELECT {generation_columns}
+FROM cache.generations
+WHERE kind = $1 AND pdf_hash = $2 AND page = $3 AND prompt_version = $4 AND locale = $5
+  AND effective_mode = $6 AND model = $7 AND scope = $8 AND status IN ('generating', 'ready')
+FOR SHARE
+"""
+
+LOCK_GENERATION = f"""
+SELECT {generation_columns}
+FROM cache.generations
+WHERE generation_id = $1
+FOR SHARE
+"""
+
+ATTACH_REQUEST = """
+UPDATE cache.requests
+SET state = $2, outcome = $3, generation_id = $4, units = $5, updated_at = now()
+WHERE request_id = $1
+"""
+
+INSERT_REFUND = """
+INSERT INTO cache.outbox (request_id, user_id, reason, served_as, generation_id)
+VALUES ($1, $2, $3, $4, $5)
+RETURNING outbox_id, request_id, user_id, reason, served_as, generation_id
+"""
+
+# Whether the charge landed is not known: refunding an id that was never charged voids it.
+ABORT_STALE_INTENTS = """
+WITH aborted AS (
+    UPDATE cache.requests
+    SET state = 'aborted', updated_at = now()
+    WHERE state = 'intent' AND updated_at < now() - $1::interval
+    RETURNING request_id, user_id
+)
+INSERT INTO cache.outbox (request_id, user_id, reason)
+SELECT request_id, user_id, 'request_aborted' FROM aborted
+"""
+
+READ_REFUNDS = """
+SELECT outbox_id, request_id, user_id, reason, served_as, generation_id
+FROM cache.outbox
+ORDER BY outbox_id
+LIMIT $1
+"""
+
+DELETE_REFUNDS = "DELETE FROM cache.outbox WHERE outbox_id = ANY($1::bigint[])"
+
+MAY_SEE = "SELECT 1 FROM cache.requests WHERE generation_id = $1 AND user_id = $2 LIMIT 1"
+
+
+class RequestStore:
+    """Requests and the outbox."""
+
+    def __init__(self, database: Database, clocks: Clocks) -> None:
+        self._database = database
+        self._clocks = clocks
+
+    async def read_request(self, request_id: UUID) -> Request | None:
+        async with self._database.connection() as connection:
+            row = await connection.fetchrow(READ_REQUEST, request_id)
+        return _request(row) if row else None
+
+    async def open_intent(
+        self,
+        ask: Ask,
+        page: ResolvedPage,
+        *,
+        outcome: Outcome,
+        generation_id: UUID | None,
+        nonce: UUID,
+    ) -> bool:
+        """Write down what is about to be charged; False when the request_id is taken."""
+        values = (ask.user_id, page.pdf_hash, page.page, ask.locale, nonce, outcome, generation_id)
+        async with self._database.connection() as connection:
+            return await connection.fetchval(OPEN_INTENT, ask.request_id, *values) is not None
+
+    async def take_over_intent(self, request_id: UUID, *, held: UUID, nonce: UUID) -> bool:
+        async with self._database.connection() as connection:
+            taken = await connection.fetchval(TAKE_OVER_INTENT, request_id, held, nonce)
+        return taken is not None
+
+    async def drop_intent(self, request_id: UUID, nonce: UUID) -> None:
+        async with self._database.connection() as connection:
+            await connection.execute(DROP_INTENT, request_id, nonce)
+
+    async def attach(
+        self, request_id: UUID, *, nonce: UUID, key: Key, images_count: int, units: int
+    ) -> Attached | None:
+        """Turn a charged intent into a waiter on a live generation, making one if there is none.
+
+        None when the intent is no longer the caller's: taken over, aborted or attached already.
+        """
+        async with self._database.transaction() as connection:
+            row = await connection.fetchrow(LOCK_REQUEST, request_id)
+            if row is None or row["state"] != RequestState.INTENT or row["nonce"] != nonce:
+                return None
+            request = _request(row)
+            generation, created = await _find_or_create(connection, request, key, images_count)
+            attached = await _settle(connection, request, generation, created=created)
+            await connection.execute(
+                ATTACH_REQUEST,
+                request_id,
+                _state(generation),
+                attached.outcome,
+                generation.generation_id,
+                None if attached.refund else units,
+            )
+            return attached
+
+    async def abort_stale_intents(self) -> int:
+        async with self._database.transaction() as connection:
+            tag = await connection.execute(ABORT_STALE_INTENTS, self._clocks.intent)
+        return int(tag.rpartition(" ")[2])
+
+    async def read_refunds(self, limit: int) -> list[Refund]:
+        async with self._database.connection() as connection:
+            return [_refund(row) for row in await connection.fetch(READ_REFUNDS, limit)]
+
+    async def delete_refunds(self, outbox_ids: Sequence[int]) -> None:
+        async with self._database.connection() as connection:
+            await connection.execute(DELETE_REFUNDS, outbox_ids)
+
+    async def has_asked(self, generation_id: UUID, user_id: str) -> bool:
+        async with self._database.connection() as connection:
+            return await connection.fetchval(MAY_SEE, generation_id, user_id) is not None
+
+
+async def _find_or_create(
+    connection: Connection, request: Request, key: Key, images_count: int
+) -> tuple[Generation, bool]:
+    if request.outcome is Outcome.JOINED:
+        # It was charged for joining this one, so this one it gets, even if it has failed meanwhile.
+        row = await connection.fetchrow(LOCK_GENERATION, request.generation_id)
+        assert row is not None, "generations outlive the intents that name them"
+        return generation_from(row), False
+    while True:  # until either statement finds it: the live one may end between the two
+        row = await connection.fetchrow(INSERT_GENERATION, *key_values(key), images_count)
+        if row is not None:
+            return generation_from(row), True
+        row = await connection.fetchrow(LOCK_LIVE, *key_values(key))
+        if row is not None:
+            return generation_from(row), False
+
+
+async def _settle(
+    connection: Connection, request: Request, generation: Generation, *, created: bool
+) -> Attached:
+    """How the request is really served, and the refund this makes due."""
+    outcome, reason = request.outcome, None
+    if outcome is Outcome.GENERATED and not created:
+        ready = generation.status is Status.READY
+        outcome, reason = Outcome.CACHED if ready else Outcome.JOINED, "repriced"
+    elif generation.status is Status.FAILED:
+        reason = "generation_failed"
+    refund = None
+    if reason is not None:
+        served_as = outcome if reason == "repriced" else None
+        row = await connection.fetchrow(
+            INSERT_REFUND,
+            request.request_id,
+            request.user_id,
+            reason,
+            served_as,
+            generation.generation_id,
+        )
+        assert row is not None
+        refund = _refund(row)
+    return Attached(generation=generation, outcome=outcome, created=created, refund=refund)
+
+
+def _state(generation: Generation) -> RequestState:
+    return {
+        Status.GENERATING: RequestState.WAITING,
+        Status.READY: RequestState.SERVED,
+        Status.FAILED: RequestState.FAILED,
+    }[generation.status]
+
+
+def _request(row: asyncpg.Record) -> Request:
+    return Request(
+        request_id=row["request_id"],
+        user_id=row["user_id"],
+        pdf_hash=row["pdf_hash"],
+        page=row["page"],
+        locale=row["locale"],
+        state=RequestState(row["state"]),
+        nonce=row["nonce"],
+        outcome=Outcome(row["outcome"]),
+        generation_id=row["generation_id"],
+    )
+
+
+def _refund(row: asyncpg.Record) -> Refund:
+    return Refund(
+        outbox_id=row["outbox_id"],
+        request_id=row["request_id"],
+        user_id=row["user_id"],
+        reason=row["reason"],
+        served_as=Outcome(row["served_as"]) if row["served_as"] else None,
+        generation_id=row["generation_id"],
+    )

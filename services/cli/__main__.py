@@ -1,0 +1,132 @@
+"""The commands of `glossa`; each imports what it needs when it runs, so that help is quick."""
+# ruff: noqa: PLC0415, PLR0917 - imports are late on purpose, and typer wants plain parameters
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="glossa",
+    help="Every page explained once, for everyone.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+User = Annotated[str, typer.Option("--user", help="Who asks, e.g. alice.")]
+Page = Annotated[int, typer.Option("--page", help="Page number, from 1.")]
+Locale = Annotated[str, typer.Option("--locale", help="Language: en or zh-Hans.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")]
+
+
+@app.command()
+def up() -> None:
+    """Run the whole suite on this machine until Ctrl-C."""
+    from services.cli.up import run_up
+
+    run_up()
+
+
+@app.command()
+def serve(
+    service: Annotated[str, typer.Argument(help="registry, cache, quota or worker.")],
+) -> None:
+    """Run one service, configured by GLOSSA_… variables."""
+    from services.local.layout import SERVICES
+
+    if service not in SERVICES:
+        raise typer.BadParameter(f"choose one of {', '.join(SERVICES)}")
+    command = [sys.executable, "-P", "-m", f"services.{service}"]
+    os.execv(command[0], command)  # noqa: S606 - signals must reach the service itself
+
+
+@app.command()
+def migrate(as_json: Json = False) -> None:
+    """Make roles, schemas and tables where they are missing (DATABASE_URL or the embedded one)."""
+    from services.cli.migrate import run_migrate
+
+    asyncio.run(run_migrate(as_json=as_json))
+
+
+@app.command()
+def token(
+    scope: Annotated[str, typer.Option(help="gateway, worker or admin.")] = "gateway",
+    user: Annotated[str, typer.Option(help="A token for this user alone instead.")] = "",
+    lifetime: Annotated[str, typer.Option(help="How long it is good: 30m, 12h, 7d.")] = "1h",
+) -> None:
+    """Print a token that the services of this state folder believe."""
+    from services.cli.tokens import make_token
+
+    print(make_token(scope=scope, user=user, lifetime=lifetime))
+
+
+@app.command()
+def upload(file: Path, user: User, as_json: Json = False) -> None:
+    """Upload a PDF for a user."""
+    from services.cli.ask import run_upload
+
+    asyncio.run(run_upload(file=file, user=user, as_json=as_json))
+
+
+@app.command()
+def explain(
+    user: User,
+    file: Annotated[Path | None, typer.Argument(help="A PDF; it is uploaded first.")] = None,
+    file_id: Annotated[str, typer.Option(help="A file uploaded before.")] = "",
+    pdf_hash: Annotated[str, typer.Option("--hash", help="A document the user holds.")] = "",
+    page: Page = 1,
+    locale: Locale = "en",
+    as_json: Json = False,
+) -> None:
+    """Explain a page and show how it goes."""
+    from services.cli.ask import Question, run_explain
+
+    question = Question(
+        user=user, file=file, file_id=file_id, pdf_hash=pdf_hash, page=page, locale=locale
+    )
+    asyncio.run(run_explain(question, as_json=as_json))
+
+
+@app.command()
+def watch(generation_id: str, user: User, as_json: Json = False) -> None:
+    """Follow a generation until it is ready or failed."""
+    from services.cli.ask import run_watch
+
+    asyncio.run(run_watch(generation_id=generation_id, user=user, as_json=as_json))
+
+
+@app.command()
+def quota(user: User, as_json: Json = False) -> None:
+    """What a user may still ask for."""
+    from services.cli.ask import run_quota
+
+    asyncio.run(run_quota(user=user, as_json=as_json))
+
+
+@app.command()
+def demo() -> None:
+    """Two users, one PDF: the first generates live, the second gets it at once."""
+    from services.cli.demo import run_demo
+
+    asyncio.run(run_demo())
+
+
+def main() -> None:
+    """Run a command; whatever goes wrong is one line and exit code 1."""
+    try:
+        app()
+    except Exception as error:
+        from services.cli.errors import error_line
+
+        print(error_line(error), file=sys.stderr)
+        if os.environ.get("GLOSSA_DEBUG"):
+            raise
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

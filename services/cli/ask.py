@@ -1,0 +1,132 @@
+"""The commands that ask the services: upload, explain, watch, quota."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from glossa.cache.v1 import cache_pb2
+from glossa.worker.v1.worker_pb2 import WatchGenerationResponse
+from rich.live import Live
+
+from services.cli.client import SuiteClient, Target, chunks_of, connected
+from services.cli.errors import CommandFailed
+from services.cli.show import (
+    ProgressView,
+    make_console,
+    print_json,
+    show_quota,
+    show_receipt,
+    show_stickers,
+    show_upload,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Which page somebody wants explained."""
+
+    user: str
+    file: Path | None = None
+    file_id: str = ""
+    pdf_hash: str = ""
+    page: int = 1
+    locale: str = "en"
+
+    def check(self) -> None:
+        named = [bool(self.file), bool(self.file_id), bool(self.pdf_hash)]
+        if sum(named) != 1:
+            raise CommandFailed("name the document once: a FILE, --file-id ID or --hash HASH")
+        if self.file is not None:
+            check_file(self.file)
+
+
+def check_file(path: Path) -> None:
+    """Say what is wrong with a file before anything is sent."""
+    if path.is_dir():
+        raise CommandFailed(f"{path} is a folder; give a PDF file")
+    with path.open("rb"):
+        pass
+
+
+async def run_upload(*, file: Path, user: str, as_json: bool) -> None:
+    check_file(file)
+    async with connected() as suite:
+        answer = await suite.upload(user, file.name, chunks_of(file))
+    if as_json:
+        print_json("upload", answer)
+    else:
+        show_upload(make_console(), answer)
+
+
+async def run_explain(question: Question, *, as_json: bool) -> None:
+    question.check()
+    async with connected() as suite:
+        target = await _target(suite, question, as_json=as_json)
+        answer = await suite.explain(
+            question.user, target, page=question.page, locale=question.locale
+        )
+        if as_json:
+            print_json("explain", answer)
+        stickers = list(answer.stickers)
+        if answer.status == cache_pb2.GENERATION_STATUS_GENERATING:
+            events = suite.watch(question.user, answer.generation_id)
+            stickers = list((await follow(events, as_json=as_json)).stickers)
+    if answer.status == cache_pb2.GENERATION_STATUS_FAILED:
+        raise failed(answer.error)
+    if not as_json:
+        console = make_console()
+        show_stickers(console, stickers)
+        show_receipt(console, answer)
+
+
+async def run_watch(*, generation_id: str, user: str, as_json: bool) -> None:
+    async with connected() as suite:
+        last = await follow(suite.watch(user, generation_id), as_json=as_json)
+    if not as_json:
+        show_stickers(make_console(), last.stickers)
+
+
+async def run_quota(*, user: str, as_json: bool) -> None:
+    async with connected() as suite:
+        status = await suite.quota(user)
+    if as_json:
+        print_json("quota", status)
+    else:
+        show_quota(make_console(), user, status)
+
+
+async def follow(
+    events: AsyncIterator[WatchGenerationResponse], *, as_json: bool
+) -> WatchGenerationResponse:
+    """Show a generation until it ends well; return its last event."""
+    last = WatchGenerationResponse()
+    if as_json:
+        async for last in events:
+            print_json("progress", last)
+    else:
+        view = ProgressView()
+        with Live(view, console=make_console(), refresh_per_second=12):
+            async for last in events:
+                view.update(last)
+    if last.status == cache_pb2.GENERATION_STATUS_FAILED:
+        raise failed(last.error)
+    return last
+
+
+def failed(error: cache_pb2.GenerationError) -> CommandFailed:
+    return CommandFailed(
+        f"the page could not be explained: {error.message} ({error.reason}); "
+        "what was charged for it comes back"
+    )
+
+
+async def _target(suite: SuiteClient, question: Question, *, as_json: bool) -> Target:
+    if question.file_id:
+        return {"file_id": question.file_id}
+    if question.pdf_hash:
+        return {"pdf_hash": question.pdf_hash}
+    assert question.file is not None
+    answer = await suite.upload(question.user, question.file.name, chunks_of(question.file))
+    if as_json:
+        print_json("upload", answer)
+    return {"file_id": answer.file.file_id}

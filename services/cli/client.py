@@ -1,0 +1,119 @@
+"""The suite as the command line sees it: typed calls, one channel to each service."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import grpc
+from glossa.cache.v1 import cache_pb2
+from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
+from glossa.quota.v1 import quota_pb2
+from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
+from glossa.registry.v1 import registry_pb2
+from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
+from glossa.worker.v1 import worker_pb2
+from glossa.worker.v1.worker_pb2_grpc import WorkerServiceStub
+
+from services.cli.errors import asking
+from services.cli.tokens import MintedToken
+from services.local.layout import state_dir_from, suite_addresses
+from services.local.state import State
+from services.runtime.channel import open_channel
+
+CHUNK_BYTES = 256 * 1024
+CALL_SECONDS = 15.0
+UPLOAD_SECONDS = 600.0
+WATCH_SECONDS = 3600.0
+RESUMES = 5
+
+Target = dict[str, str]
+
+
+class SuiteClient:
+    """Calls on behalf of users, as a gateway does."""
+
+    def __init__(self, channels: dict[str, grpc.aio.Channel], addresses: dict[str, str]) -> None:
+        self._addresses = addresses
+        self._registry = RegistryServiceStub(channels["registry"])
+        self._cache = CacheServiceStub(channels["cache"])
+        self._quota = QuotaServiceStub(channels["quota"])
+        self._worker = WorkerServiceStub(channels["worker"])
+
+    async def upload(
+        self, user: str, filename: str, content: AsyncIterator[bytes]
+    ) -> registry_pb2.UploadDocumentResponse:
+        async def parts() -> AsyncIterator[registry_pb2.UploadDocumentRequest]:
+            owner = registry_pb2.Owner(user_id=user)
+            header = registry_pb2.UploadDocumentRequest.Header(owner=owner, filename=filename)
+            yield registry_pb2.UploadDocumentRequest(header=header)
+            async for chunk in content:
+                yield registry_pb2.UploadDocumentRequest(chunk=chunk)
+
+        with self._asking("registry"):
+            return await self._registry.UploadDocument(parts(), timeout=UPLOAD_SECONDS)
+
+    async def explain(
+        self, user: str, target: Target, *, page: int, locale: str
+    ) -> cache_pb2.ExplainPageResponse:
+        request = cache_pb2.ExplainPageRequest(
+            user_id=user, page=page, locale=locale, request_id=str(uuid.uuid4())
+        )
+        for field, value in target.items():
+            setattr(request, field, value)
+        with self._asking("cache"):
+            return await self._cache.ExplainPage(request)
+
+    async def generation(self, user: str, generation_id: str) -> cache_pb2.Generation:
+        request = cache_pb2.GetGenerationRequest(user_id=user, generation_id=generation_id)
+        with self._asking("cache"):
+            return (await self._cache.GetGeneration(request)).generation
+
+    async def watch(
+        self, user: str, generation_id: str
+    ) -> AsyncIterator[worker_pb2.WatchGenerationResponse]:
+        """Every change until the end; a broken connection is resumed where it broke."""
+        request = worker_pb2.WatchGenerationRequest(generation_id=generation_id, user_id=user)
+        for resumes_left in reversed(range(RESUMES)):
+            try:
+                async for event in self._worker.WatchGeneration(request, timeout=WATCH_SECONDS):
+                    request.after_sequence = event.sequence
+                    yield event
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or not resumes_left:
+                    with self._asking("worker"):
+                        raise
+            else:
+                return
+
+    async def quota(self, user: str) -> quota_pb2.GetQuotaStatusResponse:
+        request = quota_pb2.GetQuotaStatusRequest(user_id=user)
+        with self._asking("quota"):
+            return await self._quota.GetQuotaStatus(request)
+
+    def _asking(self, service: str) -> AbstractContextManager[None]:
+        return asking(service, self._addresses[service])
+
+
+@asynccontextmanager
+async def connected(
+    *, state: State | None = None, addresses: dict[str, str] | None = None
+) -> AsyncIterator[SuiteClient]:
+    """A client of the suite over the state folder, or of the one that is named."""
+    token = MintedToken((state or State(state_dir_from(os.environ))).signer())
+    addresses = addresses or suite_addresses()
+    async with AsyncExitStack() as stack:
+        channels = {
+            service: await stack.enter_async_context(
+                open_channel(address, token, deadline_seconds=CALL_SECONDS)
+            )
+            for service, address in addresses.items()
+        }
+        yield SuiteClient(channels, addresses)
+
+
+async def chunks_of(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk

@@ -1,0 +1,164 @@
+"""How answers look: JSON lines for machines; panels, tables and live progress for people."""
+
+import json
+import time
+from collections.abc import Iterable
+
+from glossa.cache.v1 import cache_pb2
+from glossa.quota.v1 import quota_pb2
+from glossa.registry.v1 import registry_pb2
+from glossa.worker.v1 import worker_pb2
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from rich.console import Console, RenderableType
+from rich.markdown import Markdown
+from rich.panel import Panel
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+WIDTH_LIMIT = 96
+STAGES = {
+    cache_pb2.STAGE_QUEUED: "waiting for a worker",
+    cache_pb2.STAGE_READING: "reading the page",
+    cache_pb2.STAGE_ANALYSING_IMAGES: "looking at the images",
+    cache_pb2.STAGE_EXPLAINING: "explaining",
+    cache_pb2.STAGE_RETRYING: "an attempt failed, waiting for the next",
+    cache_pb2.STAGE_READY: "stickers are ready",
+    cache_pb2.STAGE_FAILED: "failed",
+}
+COLOURS = {
+    cache_pb2.STICKER_KIND_SUMMARY: "cyan",
+    cache_pb2.STICKER_KIND_TERM: "green",
+    cache_pb2.STICKER_KIND_CONCEPT: "yellow",
+    cache_pb2.STICKER_KIND_FORMULA: "magenta",
+    cache_pb2.STICKER_KIND_FIGURE: "blue",
+    cache_pb2.STICKER_KIND_EXAMPLE: "bright_red",
+}
+ENDED = frozenset({cache_pb2.STAGE_READY, cache_pb2.STAGE_FAILED})
+
+
+def make_console() -> Console:
+    console = Console(highlight=False)
+    # Long lines are hard to read, however wide the window is.
+    return Console(highlight=False, width=min(console.width, WIDTH_LIMIT))
+
+
+def print_json(kind: str, message: Message) -> None:
+    """One line: the message as protobuf's JSON, and what it is."""
+    fields = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    print(json.dumps({"type": kind, **fields}, ensure_ascii=False), flush=True)
+
+
+class ProgressView:
+    """The stages of a generation as they come, each with the time it took."""
+
+    def __init__(self) -> None:
+        self._stages: list[cache_pb2.Stage.ValueType] = []
+        self._began: list[float] = []
+        self._details: list[str] = []
+        self._spinner = Spinner("dots", style="cyan")
+
+    def update(self, event: worker_pb2.WatchGenerationResponse) -> None:
+        if not self._stages or self._stages[-1] != event.stage:
+            self._stages.append(event.stage)
+            self._began.append(time.monotonic())
+            self._details.append("")
+        self._details[-1] = _detail(event)
+
+    def __rich__(self) -> RenderableType:
+        table = Table.grid(padding=(0, 1))
+        for index, stage in enumerate(self._stages):
+            is_current = index == len(self._stages) - 1 and stage not in ENDED
+            mark: RenderableType = self._spinner if is_current else _mark(stage)
+            label = f"{STAGES.get(stage, 'under way')} {self._details[index]}".rstrip()
+            table.add_row(" ", mark, label, Text(self._took(index), style="dim", justify="right"))
+        return table
+
+    def _took(self, index: int) -> str:
+        if self._stages[index] in ENDED:
+            return ""
+        following = self._began[index + 1 : index + 2] or [time.monotonic()]
+        return show_seconds(following[0] - self._began[index])
+
+
+def show_seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def show_stickers(console: Console, stickers: Iterable[cache_pb2.Sticker]) -> None:
+    for sticker in stickers:
+        console.print(_panel(sticker))
+
+
+def show_receipt(console: Console, answer: cache_pb2.ExplainPageResponse) -> None:
+    outcome = enum_word(quota_pb2.Outcome.Name(answer.outcome), "OUTCOME_")
+    receipt = answer.receipt
+    console.print(
+        f"[bold]{outcome}[/], {receipt.units} {_units(receipt.units)} charged, "
+        f"{receipt.remaining_units} left"
+    )
+    console.print(f"[dim]generation {answer.generation_id}, request {answer.request_id}[/]")
+    for limit in answer.limits:
+        if limit.warning:
+            console.print(f"[yellow]slow down: {limit.remaining} of {limit.limit} left[/]")
+
+
+def show_upload(console: Console, answer: registry_pb2.UploadDocumentResponse) -> None:
+    note = enum_word(registry_pb2.UploadNote.Name(answer.note), "UPLOAD_NOTE_")
+    pages = answer.document.total_pages
+    console.print(
+        Text(f"{answer.file.filename}: {note}, {pages} {'page' if pages == 1 else 'pages'}")
+    )
+    console.print(f"[dim]file[/] {answer.file.file_id}")
+    console.print(f"[dim]hash[/] {answer.file.pdf_hash}", soft_wrap=True)
+
+
+def show_quota(console: Console, user: str, status: quota_pb2.GetQuotaStatusResponse) -> None:
+    ends = _moment(status.period_ends_at) if status.HasField("period_ends_at") else "never"
+    console.print(f"[bold]{user}[/] has {status.remaining_units} units left; period ends {ends}")
+    table = Table("window", "limit", "used", "remaining", "resets", box=None, pad_edge=False)
+    for tier in status.tiers:
+        resets = _moment(tier.resets_at) if tier.HasField("resets_at") else "-"
+        table.add_row(tier.tier, str(tier.limit), str(tier.used), str(tier.remaining), resets)
+    console.print(table)
+
+
+def enum_word(name: str, prefix: str) -> str:
+    return name.removeprefix(prefix).lower().replace("_", " ")
+
+
+def _panel(sticker: cache_pb2.Sticker) -> Panel:
+    colour = COLOURS.get(sticker.kind, "white")
+    kind = enum_word(cache_pb2.StickerKind.Name(sticker.kind), "STICKER_KIND_")
+    body = Table.grid()
+    body.add_row(Markdown(sticker.body_markdown))
+    if sticker.anchor.quote:
+        quote = " ".join(sticker.anchor.quote.split())
+        body.add_row(Text(f"“{quote}”", style="dim italic", overflow="ellipsis", no_wrap=True))
+    title = Text.assemble((f" {kind} ", f"reverse {colour}"), f" {sticker.title} ", style="bold")
+    return Panel(body, title=title, title_align="left", border_style=colour)
+
+
+def _detail(event: worker_pb2.WatchGenerationResponse) -> str:
+    if event.stage == cache_pb2.STAGE_QUEUED and event.queue_position:
+        return f"(number {event.queue_position} in the queue)"
+    if event.total:
+        return f"{event.done}/{event.total}"
+    return event.error.message if event.stage == cache_pb2.STAGE_FAILED else ""
+
+
+def _mark(stage: "cache_pb2.Stage.ValueType") -> Text:
+    failed = stage in {cache_pb2.STAGE_FAILED, cache_pb2.STAGE_RETRYING}
+    return Text("✗", style="red") if failed else Text("✓", style="green")
+
+
+def _units(count: int) -> str:
+    return "unit" if count == 1 else "units"
+
+
+def _moment(timestamp: Timestamp) -> str:
+    return timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC")

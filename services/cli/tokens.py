@@ -1,0 +1,65 @@
+"""Tokens minted from the key in the state folder, for people and for the command line itself."""
+
+import os
+import re
+import time
+from datetime import timedelta
+
+from services.cli.errors import CommandFailed
+from services.local.layout import state_dir_from
+from services.local.state import State
+from services.runtime.auth import USER_SCOPE, Signer
+from services.runtime.errors import InvalidInput
+from services.runtime.validation import parse_identity
+
+SCOPES = ("gateway", "worker", "admin")
+SUBJECT = "glossa-cli"
+LONGEST = timedelta(days=365)
+OWN_LIFETIME = timedelta(hours=1)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def make_token(*, scope: str, user: str, lifetime: str) -> str:
+    if scope not in SCOPES:
+        raise CommandFailed(f"there is no scope {scope!r}; choose one of {', '.join(SCOPES)}")
+    duration = parse_lifetime(lifetime)
+    signer = _signer()
+    if user:
+        return signer.sign(subject=_user(user), scopes=[USER_SCOPE], lifetime=duration)
+    return signer.sign(subject=SUBJECT, scopes=[scope], lifetime=duration)
+
+
+def parse_lifetime(written: str) -> timedelta:
+    match = re.fullmatch(r"(\d{1,9})([smhd])", written)
+    lifetime = timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else timedelta()
+    if not timedelta() < lifetime <= LONGEST:
+        raise CommandFailed(f"{written!r} is no lifetime; write 30m, 12h or 7d, at most 365d")
+    return lifetime
+
+
+class MintedToken:
+    """The command line's own gateway token, renewed well before it expires."""
+
+    def __init__(self, signer: Signer) -> None:
+        self._signer = signer
+        self._token = ""
+        self._renew_at = 0.0
+
+    def token(self) -> str:
+        if time.monotonic() >= self._renew_at:
+            self._token = self._signer.sign(
+                subject=SUBJECT, scopes=["gateway"], lifetime=OWN_LIFETIME
+            )
+            self._renew_at = time.monotonic() + OWN_LIFETIME.total_seconds() / 2
+        return self._token
+
+
+def _signer() -> Signer:
+    return State(state_dir_from(os.environ)).signer()
+
+
+def _user(user: str) -> str:
+    try:
+        return parse_identity("user", user)
+    except InvalidInput as error:
+        raise CommandFailed(error.message) from None

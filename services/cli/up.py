@@ -1,0 +1,124 @@
+"""`glossa up`: runs the suite and shows on one screen where it is and what to try."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from services.cli.show import make_console, show_seconds
+from services.local.layout import SERVICES
+from services.local.supervisor import RunningSuite, SuitePlan, plan_from, running_suite
+from services.local.tether import die_with_parent
+from services.runtime.settings import ExplanationSettings
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+QUOTA_METHOD = "glossa.quota.v1.QuotaService/GetQuotaStatus"
+
+
+def run_up() -> None:
+    _follow_make()
+    asyncio.run(_until_told(plan_from(), make_console()))
+
+
+async def _until_told(plan: SuitePlan, console: Console) -> None:
+    serving = asyncio.create_task(_serve(plan, console))
+
+    def stop() -> None:
+        if serving.cancelling():
+            # Told twice, so in a hurry: the kernel ends our children when we are gone.
+            os._exit(1)
+        serving.cancel()
+
+    for number in STOP_SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    console.print("stopped")
+
+
+async def _serve(plan: SuitePlan, console: Console) -> None:
+    began = time.monotonic()
+    with console.status("starting the suite") as status:
+        async with running_suite(plan, report=lambda line: _note(console, line)) as suite:
+            status.stop()
+            show_screen(console, suite, time.monotonic() - began)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                console.print("stopping the services, then the database …")
+
+
+def show_screen(console: Console, suite: RunningSuite, seconds: float) -> None:
+    console.print(f"[bold green]Glossa is ready[/] in {show_seconds(seconds)}; Ctrl-C stops it\n")
+    console.print(_addresses(suite))
+    console.print()
+    console.print(_facts(suite))
+    console.print("\n[bold]Try this in another terminal[/]")
+    for line in _things_to_try(suite.plan):
+        console.print(Text(f"  {line}", style="cyan"), soft_wrap=True)
+
+
+def _addresses(suite: RunningSuite) -> Table:
+    table = Table("service", "gRPC", "metrics", box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for service in SERVICES:
+        ports = suite.plan.ports
+        metrics = f"http://{ports.metrics_address(service)}/metrics"
+        table.add_row(service, ports.address(service), metrics)
+    return table
+
+
+def _facts(suite: RunningSuite) -> Table:
+    explanation = ExplanationSettings()
+    model = explanation.model_name
+    if not explanation.uses_openai:
+        model += "; set OPENAI_API_KEY for a language model"
+    kind = "DATABASE_URL" if suite.plan.database_url else "embedded PostgreSQL"
+    table = Table.grid(padding=(0, 3, 0, 0))
+    table.add_row("model", model)
+    table.add_row("database", f"{kind} at {suite.database}")
+    table.add_row("state", f"{suite.plan.state.root}, logs in logs/")
+    table.add_row("token", f"{_program('glossa')} token --scope gateway, or --user alice")
+    return table
+
+
+def _things_to_try(plan: SuitePlan) -> list[str]:
+    glossa, buf = _program("glossa"), _program("buf")
+    lines = []
+    if plan.environment.get("GLOSSA_STATE_DIR"):
+        lines.append(f"export GLOSSA_STATE_DIR={plan.state.root}")
+    return [
+        *lines,
+        f"{glossa} demo",
+        f"{glossa} explain FILE.pdf --user alice --page 1",
+        f"{buf} curl --protocol grpc --http2-prior-knowledge --reflect-header '*' \\",
+        f'  -H "authorization: Bearer $({glossa} token --scope gateway)" \\',
+        f'  -d \'{{"user_id":"alice"}}\' http://{plan.ports.address("quota")}/{QUOTA_METHOD}',
+    ]
+
+
+def _program(name: str) -> str:
+    """A command beside our own Python, as short as it can be pasted here."""
+    path = Path(sys.executable).parent / name
+    with contextlib.suppress(ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
+
+
+def _note(console: Console, line: str) -> None:
+    console.print(Text(line, style="yellow"))
+
+
+def _follow_make() -> None:
+    """Stop when a `make` that started us is killed: to its user, make is the suite."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        name = Path(f"/proc/{parent}/comm").read_text().strip()
+        if name in {"make", "gmake"} and not die_with_parent(parent, signal.SIGTERM):
+            sys.exit(1)

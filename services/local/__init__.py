@@ -1,0 +1,1 @@
+"""What runs the suite on one machine: embedded Postgres, keys, tokens, processes."""

@@ -1,0 +1,72 @@
+"""Who Postgres runs as: root may not run it, so root lends it the account `nobody`."""
+
+import os
+import pwd
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+NOBODY_FALLBACK_ID = 65534  # small containers have no passwd entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """An account the server runs as; -1 stays as we are."""
+
+    uid: int = -1
+    gid: int = -1
+
+    @property
+    def is_other(self) -> bool:
+        return self.uid >= 0
+
+    def own(self, path: Path) -> None:
+        """Give a file or folder to this account."""
+        if self.is_other:
+            os.chown(path, self.uid, self.gid)
+
+    def can_reach(self, path: Path) -> bool:
+        """Whether this account may walk down to `path`, as far as the folders that exist tell."""
+        return not self.is_other or all(_open_to_all(folder) for folder in path.resolve().parents)
+
+
+def server_account() -> Account:
+    if os.geteuid() != 0:
+        return Account()
+    try:
+        entry = pwd.getpwnam("nobody")
+    except KeyError:
+        return Account(uid=NOBODY_FALLBACK_ID, gid=NOBODY_FALLBACK_ID)
+    return Account(uid=entry.pw_uid, gid=entry.pw_gid)
+
+
+def readable_copy(source: Path, target: Path) -> Path:
+    """`source` itself when everybody may read it, else a copy of it at `target` that they may."""
+    if _tree_is_open(source):
+        return source
+    if not target.exists():
+        unfinished = target.with_name(target.name + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(source, unfinished, symlinks=True, ignore=shutil.ignore_patterns("include"))
+        _open_tree(unfinished)
+        unfinished.rename(target)
+    return target
+
+
+def _open_to_all(folder: Path) -> bool:
+    return not folder.exists() or bool(folder.stat().st_mode & stat.S_IXOTH)
+
+
+def _tree_is_open(source: Path) -> bool:
+    # One umask made the whole tree, so one program and its folders speak for all of it.
+    program = source.resolve() / "bin" / "postgres"
+    return all(map(_open_to_all, program.parents)) and bool(program.stat().st_mode & stat.S_IROTH)
+
+
+def _open_tree(root: Path) -> None:
+    for path in (root, *root.rglob("*")):
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            executable = 0o111 if mode & stat.S_IXUSR else 0
+            path.chmod(stat.S_IMODE(mode) | 0o444 | executable)

@@ -1,0 +1,135 @@
+"""The state folder: keys, tokens, passwords, database, objects and logs of one machine."""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import IO
+
+from services.local.errors import LocalError
+from services.local.layout import SERVICES
+from services.runtime.auth import Signer, generate_keys
+
+TOKEN_LIFETIME = timedelta(hours=24)
+# What each service may do at the others; Registry and Quota call nobody.
+SERVICE_TOKENS = {"cache": "cache", "worker": "worker"}
+
+
+class State:
+    """One state folder; everything in it is for its owner only."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "postgres"
+
+    @property
+    def objects(self) -> Path:
+        return self.root / "objects"
+
+    @property
+    def verify_key_file(self) -> Path:
+        return self.root / "keys" / "verify.pem"
+
+    @property
+    def signing_key_file(self) -> Path:
+        return self.root / "keys" / "signing.pem"
+
+    def log_file(self, service: str) -> Path:
+        return self.root / "logs" / f"{service}.log"
+
+    def token_file(self, service: str) -> Path:
+        return self.root / "tokens" / f"{service}.jwt"
+
+    def prepare(self) -> None:
+        """Make the folders and keys that are missing."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            # As root, Postgres runs as somebody else who must be able to walk through.
+            self.root.chmod(0o711 if os.geteuid() == 0 else 0o700)
+            for name in ("keys", "tokens", "objects", "logs"):
+                (self.root / name).mkdir(exist_ok=True)
+                (self.root / name).chmod(0o700)
+            if not self.signing_key_file.exists():
+                self._make_keys()
+        except OSError as error:
+            raise LocalError(
+                f"cannot write the state folder {self.root} ({error.strerror}); "
+                "set GLOSSA_STATE_DIR to another place"
+            ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only suite over this folder, or say that there is one."""
+        with (self.root / "lock").open("w") as lock:
+            _lock(lock, self.root)
+            yield
+
+    def signer(self) -> Signer:
+        """Issues tokens that the suite over this folder believes."""
+        try:
+            return Signer(self.signing_key_file.read_bytes())
+        except FileNotFoundError:
+            raise LocalError(
+                f"there is no signing key in {self.root}; start the suite there first: `make run`"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise LocalError(f"cannot read the key {self.signing_key_file}: {error}") from error
+
+    def refresh_tokens(self) -> None:
+        """Give each service that calls others a token for the next day."""
+        signer = self.signer()
+        for service, scope in SERVICE_TOKENS.items():
+            token = signer.sign(subject=service, scopes=[scope], lifetime=TOKEN_LIFETIME)
+            write_private(self.token_file(service), token)
+
+    def passwords(self) -> dict[str, str]:
+        """The database passwords of the services; made once."""
+        file = self.root / "passwords.json"
+        if not file.exists():
+            made = {service: secrets.token_urlsafe(24) for service in SERVICES}
+            write_private(file, json.dumps(made))
+        passwords: dict[str, str] = json.loads(file.read_text())
+        return passwords
+
+    @contextmanager
+    def announced(self, addresses: Mapping[str, str]) -> Iterator[None]:
+        """While the suite runs, its addresses stand in the folder for the command line to find."""
+        file = self.root / "suite.json"
+        write_private(file, json.dumps(dict(addresses)))
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+
+    def _make_keys(self) -> None:
+        private, public = generate_keys()
+        # The signing key comes last: where it exists, both do.
+        write_private(self.verify_key_file, public.decode())
+        write_private(self.signing_key_file, private.decode())
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file as a whole; nobody else may read it, at no moment."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    unfinished.replace(path)
+
+
+def _lock(lock: IO[str], root: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LocalError(
+            f"a suite is running over {root} already; "
+            "set GLOSSA_STATE_DIR and GLOSSA_PORT_BASE to run another"
+        ) from None

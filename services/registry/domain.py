@@ -1,0 +1,154 @@
+"""What the Registry talks about: owners, files, documents and what is on their pages."""
+
+import unicodedata
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from uuid import UUID
+
+LONGEST_FILENAME = 255
+UNNAMED = "document.pdf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """Who a file belongs to; exactly one of the two is set."""
+
+    user_id: str | None = None
+    visitor_session_id: str | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.user_id is None) != (self.visitor_session_id is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """One owner's upload of a document."""
+
+    file_id: UUID
+    pdf_hash: str
+    filename: str
+    size_bytes: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """PDF content, known once however many hold it."""
+
+    pdf_hash: str
+    total_pages: int
+    reference_count: int
+
+
+class Note(Enum):
+    """What an upload meant for its owner."""
+
+    CREATED = "created"
+    DEDUPLICATED = "deduplicated"
+    DUPLICATE_DETECTED = "duplicate_detected"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """A file together with the document it refers to."""
+
+    file: File
+    document: Document
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registered:
+    """The outcome of an upload."""
+
+    holding: Holding
+    note: Note
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadHeader:
+    """What an uploader says before the first byte."""
+
+    owner: Owner
+    file_id: UUID | None = None
+    filename: str = UNNAMED
+    force: bool = False
+    expected_pdf_hash: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceivedPdf:
+    """Bytes that were received, hashed and found to be a readable PDF."""
+
+    pdf_hash: str
+    size_bytes: int
+    total_pages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageMetadata:
+    """What is on a page, as far as deciding how to explain it needs."""
+
+    word_count: int
+    images_count: int
+    is_scanned: bool
+    fingerprint: str
+
+    @property
+    def has_images(self) -> bool:
+        """Whether the page is explained with its images rather than from its text alone."""
+        return self.images_count > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedPage:
+    """A page its owner may see."""
+
+    pdf_hash: str
+    page: int
+    total_pages: int
+    metadata: PageMetadata
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageText:
+    """The text of one page, in reading order, blocks separated by blank lines."""
+
+    page: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageImage:
+    """An image drawn on a page, re-encoded by us."""
+
+    digest: str
+    media_type: str
+    content: bytes
+    width_pixels: int
+    height_pixels: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageContent:
+    """Everything a worker asked about a page."""
+
+    text: PageText
+    neighbours: tuple[PageText, ...] = ()
+    images: tuple[PageImage, ...] = ()
+    render_png: bytes | None = None
+
+
+def clean_filename(name: str) -> str:
+    """The last path part without control or direction-changing characters, ending kept when cut."""
+    last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    shown = "".join(
+        c for c in last if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    )
+    shown = shown.strip().strip(".") or UNNAMED
+    if len(shown) <= LONGEST_FILENAME:
+        return shown
+    stem, dot, ending = shown.rpartition(".")
+    if not dot or len(ending) > 10:
+        return shown[:LONGEST_FILENAME]
+    return stem[: LONGEST_FILENAME - len(ending) - 1] + dot + ending

@@ -1,0 +1,270 @@
+"""Reads PDFs with MuPDF; only importer of pymupdf, itself imported by the PDF child alone."""
+
+# PyMuPDF is typed in part only.
+# mypy: allow-untyped-calls
+
+import base64
+import contextlib
+import hashlib
+import os
+import unicodedata
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pymupdf
+
+from services.registry.reading_order import Block, reading_order
+
+mupdf = pymupdf.mupdf
+pymupdf.TOOLS.mupdf_display_errors(False)
+pymupdf.TOOLS.mupdf_display_warnings(False)
+
+FINGERPRINT_VERSION = "1"
+HEADER_WITHIN_BYTES = 1024
+SCANNED_AT_MOST_WORDS = 5  # a scan often carries a stamp or a page number
+SCANNED_COVERS = 0.6  # of the page, by one image
+MOST_IMAGES = 20
+LONGEST_SIDE_PIXELS = 2000
+COMPARED_SIDE_PIXELS = 1024
+MOST_PART_BYTES = 3 << 20  # one part travels in one gRPC message of at most 4 MiB
+MOST_TEXT_CHARACTERS = 1 << 20
+TEXT_FLAGS = pymupdf.TEXT_MEDIABOX_CLIP | pymupdf.TEXT_PRESERVE_IMAGES
+EVERYWHERE = (-(1 << 31), -(1 << 31), 0x7FFFFF80, 0x7FFFFF80)  # MuPDF's infinite rectangle
+
+
+class Refused(Exception):
+    """This PDF or page is not read, for a reason of the contract."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Drawn(NamedTuple):
+    """An image as it stands on a page."""
+
+    box: Any
+    image: Any
+
+    @property
+    def is_stencil(self) -> bool:
+        """Painted through a mask, so that its own pixels are not what a reader sees."""
+        return bool(self.image.imagemask() or self.image.mask().m_internal)
+
+
+def reason_of(error: Exception) -> str:
+    """What an error of MuPDF means to an uploader; it reports a failed malloc in its text only."""
+    text = str(error).lower()
+    too_much = any(sign in text for sign in ("malloc", "calloc", "realloc", "out of memory"))
+    return "PDF_TOO_COMPLEX" if too_much else "PDF_UNREADABLE"
+
+
+def forget() -> None:
+    """Drop what MuPDF cached, so that no task pays for another's memory."""
+    pymupdf.TOOLS.store_shrink(100)
+
+
+@contextlib.contextmanager
+def opened(descriptor: int) -> Iterator[pymupdf.Document]:
+    """The PDF behind a descriptor. MuPDF also opens HTML and images: what it opened is checked."""
+    start = os.pread(descriptor, HEADER_WITHIN_BYTES, 0)
+    if not start:
+        raise Refused("PDF_EMPTY")
+    if b"%PDF-" not in start:
+        raise Refused("NOT_A_PDF")
+    with pymupdf.open(f"/dev/fd/{descriptor}", filetype="pdf") as document:
+        if not document.is_pdf:
+            raise Refused("NOT_A_PDF")
+        if document.needs_pass:
+            raise Refused("PDF_ENCRYPTED")
+        yield document
+
+
+def inspect(document: pymupdf.Document, *, most_pages: int) -> dict[str, Any]:
+    """Whether the document can be read at all, and how many pages it says it has."""
+    total_pages = document.page_count
+    if total_pages < 1:
+        raise Refused("PDF_UNREADABLE" if document.is_repaired else "PDF_EMPTY")
+    if total_pages > most_pages:
+        raise Refused("PDF_TOO_COMPLEX")
+    document.load_page(0)
+    return {"total_pages": total_pages}
+
+
+def describe(document: pymupdf.Document, page: int) -> dict[str, Any]:
+    """What is on a page (1-based)."""
+    sheet = document.load_page(page - 1)
+    layout = sheet.get_textpage(flags=TEXT_FLAGS)
+    drawn = drawn_images(sheet, layout)
+    word_count = len(layout.extractWORDS())
+    covered = max((abs(one.box & sheet.rect) for one in drawn), default=0.0)
+    return {
+        "word_count": word_count,
+        "images_count": len(drawn),
+        "is_scanned": word_count <= SCANNED_AT_MOST_WORDS
+        and covered >= SCANNED_COVERS * abs(sheet.rect),
+        "fingerprint": fingerprint(layout.extractText(), drawn),
+    }
+
+
+def fingerprint(text: str, drawn: list[Drawn]) -> str:
+    """Equal for the same text and the same pictures, however the file around them was written.
+
+    White space, letter case, ligatures and the order of images do not count. Version 1 does not
+    see vector drawings.
+    """
+    letters = "".join(unicodedata.normalize("NFKC", text).lower().split())
+    digest = hashlib.sha256(letters.encode("utf-8", "replace"))
+    for picture in sorted(picture_digest(one.image) for one in drawn):
+        digest.update(b"\0" + picture.encode())
+    return f"{FINGERPRINT_VERSION}:{digest.hexdigest()}"
+
+
+def picture_digest(image: Any) -> str:
+    """Identity of an image's decoded pixels, its mask included, whatever the compression."""
+    digest = hashlib.sha256(f"{image.w()}x{image.h()}".encode())
+    layers = [image, image.mask()] if image.mask().m_internal else [image]
+    for layer in layers:
+        decoded = pixels(
+            layer, COMPARED_SIDE_PIXELS
+        )  # kept: the view below does not own its memory
+        digest.update(decoded.samples_mv)
+    return digest.hexdigest()
+
+
+def drawn_images(sheet: pymupdf.Page, layout: pymupdf.TextPage) -> list[Drawn]:
+    """Images drawn on the visible page, inline ones too; shadings are images without a source."""
+    blocks = [b for b in layout.this if b.m_internal.type == mupdf.FZ_STEXT_BLOCK_IMAGE]
+    drawn = [
+        Drawn(pymupdf.Rect(pymupdf.JM_py_from_rect(b.m_internal.bbox)), b.i_image()) for b in blocks
+    ]
+    return [
+        one
+        for one in drawn
+        if one.box.intersects(sheet.rect)
+        and mupdf.fz_compressed_image_buffer(one.image).m_internal is not None
+    ]
+
+
+def pixels(image: Any, longest_side: int) -> pymupdf.Pixmap:
+    """Decoded pixels, halved until the longest side is near the given length."""
+    scale = min(1.0, longest_side / max(image.w(), image.h(), 1))
+    size = mupdf.FzMatrix(image.w() * scale, 0, 0, image.h() * scale, 0, 0)
+    decoded, _, _ = mupdf.fz_get_pixmap_from_image(image, mupdf.FzIrect(*EVERYWHERE), size)
+    return pymupdf.Pixmap("raw", decoded)
+
+
+def read(
+    document: pymupdf.Document,
+    page: int,
+    *,
+    neighbours: int,
+    include_images: bool,
+    include_render: bool,
+) -> dict[str, Any]:
+    """Text, context and pictures of a page (1-based)."""
+    sheet = document.load_page(page - 1)
+    around = [n for n in range(page - neighbours, page + neighbours + 1) if n != page]
+    inside = [n for n in around if 1 <= n <= document.page_count]
+    return {
+        "text": page_text(sheet),
+        "neighbours": [[n, neighbour_text(document, n)] for n in inside],
+        "images": page_images(sheet) if include_images else [],
+        "render": encoded(render(sheet)) if include_render else None,
+    }
+
+
+def neighbour_text(document: pymupdf.Document, page: int) -> str:
+    """Context is a courtesy: a broken neighbour does not spoil the page itself."""
+    try:
+        return page_text(document.load_page(page - 1))
+    except (RuntimeError, ValueError):
+        return ""
+
+
+def page_text(sheet: pymupdf.Page) -> str:
+    """The page's text in reading order, blocks separated by blank lines, safe to store and send."""
+    layout = sheet.get_textpage(flags=pymupdf.TEXT_MEDIABOX_CLIP)
+    blocks = [
+        Block(left=b[0], top=b[1], right=b[2], bottom=b[3], text=b[4])
+        for b in layout.extractBLOCKS()
+    ]
+    ordered = reading_order(blocks, page_width=sheet.rect.width)
+    texts = (cleaned(block.text) for block in ordered)
+    return "\n\n".join(text for text in texts if text)[:MOST_TEXT_CHARACTERS]
+
+
+def cleaned(text: str) -> str:
+    """Without NUL, lone surrogates and control characters; lines without trailing space."""
+    kept = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in {"Cc", "Cs"})
+    return "\n".join(line.rstrip() for line in kept.split("\n")).strip()
+
+
+def page_images(sheet: pymupdf.Page) -> list[dict[str, Any]]:
+    """The largest distinct images of the page, in the order in which they are drawn."""
+    drawn = drawn_images(sheet, sheet.get_textpage(flags=TEXT_FLAGS))
+    largest = sorted(drawn, key=lambda one: -abs(one.box & sheet.rect))[: 2 * MOST_IMAGES]
+    found: dict[str, dict[str, Any]] = {}
+    for one in (one for one in drawn if one in largest):
+        with contextlib.suppress(
+            RuntimeError, ValueError
+        ):  # one broken image does not spoil the page
+            picture = portrayed(sheet, one)
+            found.setdefault(picture["digest"], picture)
+    return list(found.values())[:MOST_IMAGES]
+
+
+def portrayed(sheet: pymupdf.Page, one: Drawn) -> dict[str, Any]:
+    """An image as a reader sees it, newly encoded: nothing of the uploaded stream is passed on."""
+    picture = cut_out(sheet, one.box) if one.is_stencil else pixels(one.image, LONGEST_SIDE_PIXELS)
+    if picture.alpha or picture.colorspace not in (pymupdf.csGRAY, pymupdf.csRGB):
+        picture = pymupdf.Pixmap(pymupdf.csRGB, pymupdf.Pixmap(picture, 0))
+    content, media_type = compressed(picture, photo=is_photo(one.image))
+    return {
+        "digest": hashlib.sha256(content).hexdigest(),
+        "media_type": media_type,
+        "content": encoded(content),
+        "width_pixels": picture.width,
+        "height_pixels": picture.height,
+    }
+
+
+def is_photo(image: Any) -> bool:
+    """Whether the uploader's file keeps it as JPEG or JPEG 2000."""
+    kind = mupdf.fz_compressed_image_buffer(image).m_internal.params.type
+    return kind in (mupdf.FZ_IMAGE_JPEG, mupdf.FZ_IMAGE_JPX)
+
+
+def compressed(picture: pymupdf.Pixmap, *, photo: bool) -> tuple[bytes, str]:
+    """PNG for drawings, JPEG for photos and for what would be too long as PNG."""
+    if not photo:
+        content = picture.tobytes("png")
+        if len(content) <= MOST_PART_BYTES:
+            return content, "image/png"
+    content = picture.tobytes("jpeg", jpg_quality=85)
+    while len(content) > MOST_PART_BYTES:
+        picture.shrink(1)
+        content = picture.tobytes("jpeg", jpg_quality=85)
+    return content, "image/jpeg"
+
+
+def cut_out(sheet: pymupdf.Page, box: pymupdf.Rect) -> pymupdf.Pixmap:
+    """The part of the rendered page under a box, at twice the printed size."""
+    visible = box & sheet.rect
+    zoom = min(2.0, LONGEST_SIDE_PIXELS / max(visible.width, visible.height, 1.0))
+    return sheet.get_pixmap(matrix=pymupdf.Matrix(zoom, zoom), clip=visible, alpha=False)
+
+
+def render(sheet: pymupdf.Page) -> bytes:
+    """The whole page as PNG, at most 2000 pixels long, less when it would not fit a message."""
+    zoom = LONGEST_SIDE_PIXELS / max(sheet.rect.width, sheet.rect.height, 1.0)
+    content: bytes = sheet.get_pixmap(matrix=pymupdf.Matrix(zoom, zoom), alpha=False).tobytes("png")
+    while len(content) > MOST_PART_BYTES:
+        zoom *= 0.7
+        content = sheet.get_pixmap(matrix=pymupdf.Matrix(zoom, zoom), alpha=False).tobytes("png")
+    return content
+
+
+def encoded(content: bytes) -> str:
+    """Bytes as JSON can carry them."""
+    return base64.b64encode(content).decode()

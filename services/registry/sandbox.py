@@ -1,0 +1,265 @@
+"""A pool of confined processes that open PDFs; a bad PDF costs one of them, not the service."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from services.registry.domain import PageContent, PageImage, PageMetadata, PageText
+from services.registry.errors import (
+    PdfError,
+    PdfReaderLost,
+    PdfStalled,
+    PdfTimeout,
+    PdfTooComplex,
+    PdfUnreadable,
+    pdf_error,
+)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxLimits:
+    """What one child may use. The wall clock is generous: computing time is what counts."""
+
+    children: int = 2
+    memory_bytes: int = 1 << 30
+    cpu_seconds: int = 10
+    wall_seconds: float = 30.0
+    answer_bytes: int = 32 << 20
+    tasks_per_child: int = 500
+    pages: int = 10_000
+
+
+class Child:
+    """One confined process; tasks go to it by socket, answers come back by pipe."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, tasks: socket.socket, limits: SandboxLimits
+    ) -> None:
+        self._process = process
+        self._tasks = tasks
+        self._limits = limits
+        self.tasks_done = 0
+
+    @property
+    def pid(self) -> int:
+        """Its process id, and that of its process group."""
+        return self._process.pid
+
+    @classmethod
+    async def start(cls, limits: SandboxLimits) -> "Child":
+        """Start a child with an empty environment and wait until it has given up its rights."""
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command(limits),
+                stdin=theirs.fileno(),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise PdfReaderLost from error
+        finally:
+            theirs.close()
+        child = cls(process, ours, limits)
+        await child._get_ready()
+        return child
+
+    async def _get_ready(self) -> None:
+        try:
+            await self._answer()
+        except BaseException as error:
+            self.kill()
+            await self.gone()
+            if isinstance(error, PdfError):  # there was no PDF yet that could be to blame
+                raise PdfReaderLost from error
+            raise
+
+    async def perform(self, task: dict[str, Any], descriptor: int) -> dict[str, Any]:
+        """Hand the file over and wait for the answer."""
+        try:
+            socket.send_fds(self._tasks, [json.dumps(task).encode()], [descriptor])
+        except OSError as error:  # it died while it was idle
+            raise PdfReaderLost from error
+        answer = await self._answer()
+        self.tasks_done += 1
+        return answer
+
+    async def _answer(self) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self._limits.wall_seconds):
+                return await self._read_frame()
+        except TimeoutError:
+            raise PdfStalled from None
+
+    async def _read_frame(self) -> dict[str, Any]:
+        answers = self._process.stdout
+        assert answers is not None
+        try:
+            length = int.from_bytes(await answers.readexactly(4), "big")
+            if length > self._limits.answer_bytes:
+                raise PdfTooComplex
+            answer: dict[str, Any] = json.loads(await answers.readexactly(length))
+        except asyncio.IncompleteReadError:
+            raise death(await self._process.wait()) from None
+        return answer
+
+    def kill(self) -> None:
+        """End the whole process group, now."""
+        self._tasks.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def gone(self) -> None:
+        """Wait until nothing of it is left, not even its pipe."""
+        await self._process.communicate()
+
+
+class PdfSandbox:
+    """Runs tasks on PDFs, given as descriptors; as many at a time as there are children."""
+
+    def __init__(self, limits: SandboxLimits) -> None:
+        self._limits = limits
+        self._free = asyncio.Semaphore(limits.children)
+        self._idle: list[Child] = []
+        self._going: set[asyncio.Task[None]] = set()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes waiting for work."""
+        return [child.pid for child in self._idle]
+
+    async def inspect(self, descriptor: int) -> int:
+        """Refuse what is not a readable PDF; answer with its number of pages."""
+        result = await self._run({"act": "inspect"}, descriptor)
+        return int(result["total_pages"])
+
+    async def describe(self, descriptor: int, page: int) -> PageMetadata:
+        """What is on a page."""
+        [described] = await self._run({"act": "describe", "pages": [page]}, descriptor)
+        return PageMetadata(**described)
+
+    async def read(
+        self,
+        descriptor: int,
+        page: int,
+        *,
+        neighbours: int = 0,
+        include_images: bool = False,
+        include_render: bool = False,
+    ) -> PageContent:
+        """The page's text and, as asked, its neighbours' text, its images and its picture."""
+        task = {
+            "act": "read",
+            "page": page,
+            "neighbours": neighbours,
+            "include_images": include_images,
+            "include_render": include_render,
+        }
+        return page_content(page, await self._run(task, descriptor))
+
+    async def warm(self) -> None:
+        """Start the first child ahead of the first task."""
+        async with self._free:
+            if not self._idle:
+                self._idle.append(await Child.start(self._limits))
+
+    async def close(self) -> None:
+        """End every child and wait until they are gone."""
+        while self._idle:
+            self._retire(self._idle.pop())
+        await asyncio.gather(*self._going)
+
+    async def _run(self, task: dict[str, Any], descriptor: int) -> Any:
+        try:
+            answer = await self._attempt(task, descriptor)
+        except PdfReaderLost:  # ended from outside, perhaps while idle: not the fault of this PDF
+            answer = await self._attempt(task, descriptor)
+        if "refused" in answer:
+            log.info("pdf_refused", reason=answer["refused"], detail=answer.get("detail"))
+            raise pdf_error(answer["refused"])
+        return answer["result"]
+
+    async def _attempt(self, task: dict[str, Any], descriptor: int) -> dict[str, Any]:
+        async with self._free:
+            child = self._idle.pop() if self._idle else await Child.start(self._limits)
+            try:
+                answer = await child.perform(task, descriptor)
+            except BaseException:
+                self._retire(child)
+                raise
+            if child.tasks_done >= self._limits.tasks_per_child or spent(answer):
+                self._retire(child)
+            else:
+                self._idle.append(child)
+            return answer
+
+    def _retire(self, child: Child) -> None:
+        child.kill()
+        going = asyncio.create_task(child.gone())
+        self._going.add(going)
+        going.add_done_callback(self._going.discard)
+
+
+@asynccontextmanager
+async def open_sandbox(limits: SandboxLimits) -> AsyncIterator[PdfSandbox]:
+    """A sandbox whose first child starts in the background: serving does not wait for it."""
+    sandbox = PdfSandbox(limits)
+    warming = asyncio.create_task(sandbox.warm())
+    try:
+        yield sandbox
+    finally:
+        warming.cancel()
+        await asyncio.gather(warming, return_exceptions=True)
+        await sandbox.close()
+
+
+def command(limits: SandboxLimits) -> Sequence[str]:
+    """Isolated mode: no PYTHON* variables, no user packages, no current folder on the path."""
+    granted = (limits.memory_bytes, limits.cpu_seconds, limits.answer_bytes, limits.pages)
+    child = (sys.executable, "-I", "-B", "-m", "services.registry.pdf_child")
+    return [*child, *map(str, (os.getpid(), *granted))]
+
+
+def spent(answer: dict[str, Any]) -> bool:
+    """A child that ran out of memory once is not trusted with another file."""
+    return bool(answer.get("refused") == PdfTooComplex.reason)
+
+
+def death(status: int) -> PdfError | PdfReaderLost:
+    """What the end of a child in the middle of a task says about the PDF."""
+    if status == -signal.SIGXCPU:
+        return PdfTimeout()
+    if status == -signal.SIGKILL:
+        return PdfReaderLost()
+    return PdfTooComplex() if status > 0 else PdfUnreadable()
+
+
+def page_content(page: int, result: dict[str, Any]) -> PageContent:
+    """The child's answer as values."""
+    render = result["render"]
+    return PageContent(
+        text=PageText(page=page, text=result["text"]),
+        neighbours=tuple(PageText(page=n, text=text) for n, text in result["neighbours"]),
+        images=tuple(
+            PageImage(**{**image, "content": base64.b64decode(image["content"])})
+            for image in result["images"]
+        ),
+        render_png=None if render is None else base64.b64decode(render),
+    )

@@ -1,0 +1,128 @@
+"""The other services as the Worker sees them; deadlines live here."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import grpc
+from glossa.cache.v1 import cache_pb2, jobs_pb2
+from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
+from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
+from glossa.registry.v1 import registry_pb2
+from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
+
+from services.runtime.channel import calling
+from services.worker.domain import Failure, Job, Lease, Progress, Sticker, Verdict
+from services.worker.generation import GenerationView
+from services.worker.wire import (
+    failure_message,
+    generation_from,
+    job_from,
+    lease_message,
+    progress_message,
+    sticker_message,
+    verdict_from,
+)
+
+PAGE_SECONDS = 60.0
+CALL_SECONDS = 5.0
+# A lease stream has no natural end; a new one each day keeps balancers and tokens fresh.
+STREAM_SECONDS = 24 * 3600.0
+NEIGHBOURS = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageContent:
+    text: str
+    neighbours: tuple[str, ...]
+
+
+class Registry:
+    """Where the text of pages comes from."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = RegistryServiceStub(channel)
+
+    async def get_page_content(self, pdf_hash: str, page: int) -> PageContent:
+        """A page's text and that of its neighbours, in the order of their pages."""
+        request = registry_pb2.GetPageContentRequest(
+            pdf_hash=pdf_hash, page=page, neighbours=NEIGHBOURS
+        )
+        text, neighbours = "", list[registry_pb2.PageText]()
+        with calling("registry"):
+            async for part in self._stub.GetPageContent(request, timeout=PAGE_SECONDS):
+                if part.HasField("text"):
+                    text = part.text.text
+                elif part.HasField("neighbour"):
+                    neighbours.append(part.neighbour)
+        neighbours.sort(key=lambda neighbour: neighbour.page)
+        return PageContent(text=text, neighbours=tuple(one.text for one in neighbours))
+
+
+class Cache:
+    """What generations are like, and who may see them."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = CacheServiceStub(channel)
+
+    async def get_generation(self, generation_id: UUID, *, user_id: str = "") -> GenerationView:
+        """The generation as it is now; with a user, only if that user asked for it."""
+        request = cache_pb2.GetGenerationRequest(generation_id=str(generation_id), user_id=user_id)
+        with calling("cache"):
+            response = await self._stub.GetGeneration(request, timeout=CALL_SECONDS)
+        return generation_from(response.generation)
+
+
+class Jobs:
+    """The queue: leases in, results out."""
+
+    def __init__(self, channel: grpc.aio.Channel, worker_id: str) -> None:
+        self._stub = JobServiceStub(channel)
+        self._worker_id = worker_id
+
+    async def lease_jobs(self, credits_given: AsyncIterator[int]) -> AsyncIterator[Job]:
+        """Jobs as they come, one for each credit; ends after the credits end or the server does."""
+        call = self._stub.LeaseJobs(self._credit_requests(credits_given), timeout=STREAM_SECONDS)
+        try:
+            with calling("cache"):
+                async for response in call:
+                    yield job_from(response.job)
+        finally:
+            call.cancel()
+
+    async def _credit_requests(
+        self, credits_given: AsyncIterator[int]
+    ) -> AsyncIterator[jobs_pb2.LeaseJobsRequest]:
+        async for count in credits_given:
+            yield jobs_pb2.LeaseJobsRequest(worker_id=self._worker_id, credits=count)
+
+    async def renew_leases(self, leases: Mapping[Lease, Progress | None]) -> set[UUID]:
+        """Keeps leases alive and tells their progress; answers which generations are still ours."""
+        request = jobs_pb2.RenewLeasesRequest(
+            worker_id=self._worker_id,
+            leases=[progress_message(lease, progress) for lease, progress in leases.items()],
+        )
+        with calling("cache"):
+            response = await self._stub.RenewLeases(request, timeout=CALL_SECONDS)
+        return {UUID(kept) for kept in response.kept}
+
+    async def complete_jobs(
+        self, results: Sequence[tuple[Lease, tuple[Sticker, ...]]]
+    ) -> list[Verdict]:
+        items = [
+            jobs_pb2.CompleteJobsRequest.Item(
+                lease=lease_message(lease), stickers=[sticker_message(one) for one in stickers]
+            )
+            for lease, stickers in results
+        ]
+        request = jobs_pb2.CompleteJobsRequest(worker_id=self._worker_id, items=items)
+        with calling("cache"):
+            response = await self._stub.CompleteJobs(request, timeout=CALL_SECONDS)
+        return [verdict_from(verdict) for verdict in response.verdicts]
+
+    async def fail_jobs(self, failures: Sequence[tuple[Lease, Failure]]) -> list[Verdict]:
+        items = [failure_message(lease, failure) for lease, failure in failures]
+        request = jobs_pb2.FailJobsRequest(worker_id=self._worker_id, items=items)
+        with calling("cache"):
+            response = await self._stub.FailJobs(request, timeout=CALL_SECONDS)
+        return [verdict_from(verdict) for verdict in response.verdicts]

@@ -1,0 +1,25 @@
+"""What the Worker exports to Prometheus; label values come from closed sets."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+ATTEMPT_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 300)
+
+ATTEMPTS = Counter(
+    "glossa_worker_attempts_total",
+    "Attempts by how they ended: ready, retrying, failed, lease_lost, undelivered, cancelled.",
+    ["result"],
+)
+ATTEMPT_SECONDS = Histogram(
+    "glossa_worker_attempt_seconds",
+    "How long attempts took, from lease to verdict.",
+    buckets=ATTEMPT_BUCKETS,
+)
+WATCHERS = Gauge("glossa_worker_watchers", "Open WatchGeneration streams.")
+LEASES_LOST = Counter(
+    "glossa_worker_leases_lost_total", "Leases that another attempt took over or that ended."
+)
+MODEL_CALLS = Counter(
+    "glossa_worker_model_calls_total",
+    'Calls to the explainer by its kind and result: "ok", "cancelled" or the reason of the error.',
+    ["model_kind", "result"],
+)

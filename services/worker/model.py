@@ -1,0 +1,90 @@
+"""The small interface where the outside world begins: whoever explains a page."""
+
+from datetime import timedelta
+from typing import Protocol
+
+from services.worker.domain import Explanation, Page
+
+
+class Explainer(Protocol):
+    """Explains a page. Raises ModelError for everything that can go wrong with a model."""
+
+    @property
+    def model(self) -> str:
+        """The name that is part of the cache key."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Which implementation this is: "offline" or "openai"."""
+        ...
+
+    async def explain(self, page: Page) -> Explanation:
+        """Explains one page, or one chunk of it, in the locale it asks for."""
+        ...
+
+
+class ModelError(Exception):
+    """An explanation that did not come about.
+
+    ModelError
+    ├── ModelRateLimited     transient, the provider may say how long to wait
+    ├── ModelQuotaExhausted  transient, but a person has to pay first
+    ├── ModelUnavailable     transient: 5xx, connection, unexpected refusal of our credentials
+    ├── ModelTimeout         transient
+    ├── ModelTruncated       transient: the answer broke off
+    ├── ModelBadOutput       permanent: the answer does not fit the schema
+    ├── ModelRejectedPage    permanent: the provider does not accept this page
+    └── ContentRefused       permanent: the model will not explain this page
+    """
+
+    reason = "MODEL_UNAVAILABLE"
+    permanent = False
+    message = "The language model could not be used."
+
+    def __init__(self, cause: str, *, retry_after: timedelta | None = None) -> None:
+        super().__init__(cause)
+        self.retry_after = retry_after
+
+
+class ModelRateLimited(ModelError):
+    reason = "MODEL_RATE_LIMITED"
+    message = "The language model is busy."
+
+
+class ModelQuotaExhausted(ModelError):
+    reason = "MODEL_QUOTA_EXHAUSTED"
+    message = "The account at the language model is used up."
+
+
+class ModelUnavailable(ModelError):
+    reason = "MODEL_UNAVAILABLE"
+    message = "The language model could not be reached."
+
+
+class ModelTimeout(ModelError):
+    reason = "MODEL_TIMEOUT"
+    message = "The language model did not answer in time."
+
+
+class ModelTruncated(ModelError):
+    reason = "MODEL_TRUNCATED"
+    message = "The language model's answer broke off."
+
+
+class ModelBadOutput(ModelError):
+    reason = "MODEL_BAD_OUTPUT"
+    permanent = True
+    message = "The language model's answer could not be used."
+
+
+class ModelRejectedPage(ModelError):
+    reason = "MODEL_REJECTED_PAGE"
+    permanent = True
+    message = "The language model does not accept this page."
+
+
+class ContentRefused(ModelError):
+    reason = "CONTENT_REFUSED"
+    permanent = True
+    message = "The language model declined to explain this page."

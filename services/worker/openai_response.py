@@ -1,0 +1,125 @@
+"""Reads an answer of the Responses API without trusting it: its size, shape, status and content."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from services.worker.domain import Usage
+from services.worker.markdown import clean_text
+from services.worker.model import (
+    ContentRefused,
+    ModelBadOutput,
+    ModelError,
+    ModelRateLimited,
+    ModelTruncated,
+    ModelUnavailable,
+)
+
+# Far above any answer that fits the token limit; a server that drips for ever is cut off here.
+MAX_ANSWER_BYTES = 2 * 1024 * 1024
+_REFUSALS = frozenset({"invalid_prompt", "bio_policy", "misalignment_policy_violation"})
+
+
+class _Content(BaseModel):
+    type: str
+    text: str = ""
+    refusal: str = ""
+
+
+class _Item(BaseModel):
+    type: str
+    content: list[_Content] | None = None
+
+
+class _Problem(BaseModel):
+    code: str = ""
+
+
+class _Incomplete(BaseModel):
+    reason: str | None = None
+
+
+class _CachedTokens(BaseModel):
+    cached_tokens: int = 0
+
+
+class _TokenCount(BaseModel):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _CachedTokens | None = None
+
+
+class Answer(BaseModel):
+    """The parts of a response that matter here."""
+
+    status: str
+    output: list[_Item] = []
+    error: _Problem | None = None
+    incomplete_details: _Incomplete | None = None
+    usage: _TokenCount | None = None
+
+    @property
+    def tokens(self) -> Usage:
+        usage = self.usage or _TokenCount()
+        cached = usage.input_tokens_details or _CachedTokens()
+        return Usage(
+            input_tokens=usage.input_tokens,
+            cached_tokens=cached.cached_tokens,
+            output_tokens=usage.output_tokens,
+        )
+
+
+async def read_answer(chunks: AsyncIterator[bytes]) -> Answer:
+    """Reads a bounded body; what is not JSON of the right shape is bad output."""
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ModelBadOutput("the answer is too large")
+    try:
+        return Answer.model_validate_json(sound_json(bytes(body)))
+    except ValidationError as error:
+        raise ModelBadOutput(f"not a response: {_places(error)}") from None
+
+
+def sound_json(document: str | bytes) -> str:
+    """The same JSON without the lone surrogates that strict readers refuse as a whole."""
+    try:
+        return clean_text(json.dumps(json.loads(document), ensure_ascii=False))
+    except (ValueError, RecursionError):
+        raise ModelBadOutput("the answer is not JSON") from None
+
+
+def output_text(answer: Answer) -> str:
+    """The text of a completed answer; every other end is an error of its own."""
+    if answer.status != "completed":
+        raise _unfinished(answer)
+    contents = [content for item in answer.output for content in item.content or []]
+    if any(content.type == "refusal" for content in contents):
+        raise ContentRefused("the model refused")
+    text = "".join(content.text for content in contents if content.type == "output_text")
+    if not text:
+        raise ModelBadOutput("the answer has no text")
+    return text
+
+
+def _unfinished(answer: Answer) -> ModelError:
+    if answer.status == "incomplete":
+        reason = answer.incomplete_details.reason if answer.incomplete_details else None
+        if reason == "content_filter":
+            return ContentRefused("the provider's content filter stopped the answer")
+        return ModelTruncated(f"the answer is incomplete: {reason}")
+    code = answer.error.code if answer.error else ""
+    if code == "rate_limit_exceeded":
+        return ModelRateLimited("the answer failed with a rate limit")
+    if code in _REFUSALS or code.endswith("policy_violation"):
+        return ContentRefused(f"the answer failed with {code}")
+    return ModelUnavailable(f"the answer has status {answer.status}")
+
+
+def _places(error: ValidationError) -> str:
+    """Where it does not fit, without the content."""
+    places: list[Any] = [problem["loc"] or problem["type"] for problem in error.errors()[:3]]
+    return ", ".join(str(place) for place in places)
