@@ -13,7 +13,10 @@ from services.local.bootstrap import bootstrap, ensure_database, service_url
 from services.local.layout import SERVICES
 from services.local.postgres import EmbeddedPostgres
 from services.runtime.auth import generate_keys
+from services.runtime.logging import configure_logging
 from tests.suite import Keys, Suite, running_suite
+
+configure_logging("tests", level="WARNING")
 
 # Tests crash processes, not machines: nothing here must survive a power cut.
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

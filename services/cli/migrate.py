@@ -15,7 +15,7 @@ async def run_migrate(*, as_json: bool) -> None:
     else:
         with plan.state.locked():
             async with EmbeddedPostgres(plan.state.postgres) as postgres:
-                admin_url = await ensure_database(postgres.admin_url, DATABASE_NAME)
+                admin_url = await ensure_database(postgres.url, DATABASE_NAME)
                 applied = await _migrate(plan, admin_url)
     for schema, names in applied.items():
         if as_json:

@@ -21,8 +21,8 @@ class KeptPostgres:
         self._keeper: asyncio.Task[None] | None = None
 
     @property
-    def admin_url(self) -> str:
-        return self._server.admin_url
+    def url(self) -> str:
+        return self._server.url
 
     async def __aenter__(self) -> Self:
         await self._server.start()

@@ -64,6 +64,6 @@ def suite_addresses(environment: Mapping[str, str] | None = None) -> dict[str, s
 def _base(environment: Mapping[str, str], variable: str, default: int) -> int:
     written = environment.get(variable) or str(default)
     highest = 65536 - len(SERVICES)
-    if not written.isdecimal() or not 1 <= int(written) <= highest:
+    if not (written.isascii() and written.isdecimal()) or not 1 <= int(written) <= highest:
         raise LocalError(f"{variable} must be a port from 1 to {highest}, not {written!r}")
     return int(written)

@@ -84,14 +84,15 @@ class EmbeddedPostgres:
         assert self._process is not None, "not started"
         await self._process.wait()
 
-    def url(self, database: str = "postgres") -> str:
+    @property
+    def url(self) -> str:
+        """The superuser's address."""
+        return self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
         """The superuser's address of a database."""
         password = (self.home / "password").read_text()
         return f"postgresql://{SUPERUSER}:{password}@127.0.0.1:{self.port}/{database}"
-
-    @property
-    def admin_url(self) -> str:
-        return self.url()
 
     async def __aenter__(self) -> Self:
         await self.start()

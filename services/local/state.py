@@ -34,6 +34,10 @@ class State:
         return self.root / "objects"
 
     @property
+    def spool(self) -> Path:
+        return self.root / "spool"
+
+    @property
     def verify_key_file(self) -> Path:
         return self.root / "keys" / "verify.pem"
 
@@ -53,7 +57,7 @@ class State:
             self.root.mkdir(parents=True, exist_ok=True)
             # As root, Postgres runs as somebody else who must be able to walk through.
             self.root.chmod(0o711 if os.geteuid() == 0 else 0o700)
-            for name in ("keys", "tokens", "objects", "logs"):
+            for name in ("keys", "tokens", "objects", "spool", "logs"):
                 (self.root / name).mkdir(exist_ok=True)
                 (self.root / name).chmod(0o700)
             if not self.signing_key_file.exists():

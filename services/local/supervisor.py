@@ -105,6 +105,7 @@ def service_environment(plan: SuitePlan, service: str, database_url: str) -> dic
         "GLOSSA_VERIFY_KEY_FILE": str(plan.state.verify_key_file),
         "GLOSSA_TOKEN_FILE": str(plan.state.token_file(service)),
         "GLOSSA_STORE_URL": plan.store_url,
+        "GLOSSA_SPOOL_DIR": str(plan.state.spool),
         "GLOSSA_STATE_DIR": str(plan.state.root),
         "PYTHONUNBUFFERED": "1",
         **{f"GLOSSA_{name.upper()}_ADDRESS": address for name, address in addresses},
@@ -125,7 +126,7 @@ async def _database(plan: SuitePlan, report: Report, stack: AsyncExitStack) -> s
     if plan.database_url:
         return plan.database_url
     postgres = await stack.enter_async_context(KeptPostgres(plan.state.postgres, report))
-    return await ensure_database(postgres.admin_url, DATABASE_NAME)
+    return await ensure_database(postgres.url, DATABASE_NAME)
 
 
 async def _start_services(

@@ -88,7 +88,7 @@ INSERT INTO quota.explain_requests
      quota_units, status, refunded_at, created_at)
 SELECT charge.request_id, charge.user_id, charge.endpoint, charge.outcome, charge.generation_id,
        charge.pdf_hash, charge.page, charge.locale, charge.effective_mode, charge.quota_units,
-       charge.status, CASE WHEN charge.status <> 'charged' THEN $12 END, $12::timestamptz
+       charge.status, CASE WHEN charge.status <> 'charged' THEN $12::timestamptz END, $12
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::text[], $7::integer[],
             $8::text[], $9::text[], $10::bigint[], $11::text[])
     AS charge (request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale,

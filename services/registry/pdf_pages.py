@@ -203,15 +203,15 @@ def cleaned(text: str) -> str:
 def page_images(sheet: pymupdf.Page) -> list[dict[str, Any]]:
     """The largest distinct images of the page, in the order in which they are drawn."""
     drawn = drawn_images(sheet, sheet.get_textpage(flags=TEXT_FLAGS))
-    largest = sorted(drawn, key=lambda one: -abs(one.box & sheet.rect))[: 2 * MOST_IMAGES]
-    found: dict[str, dict[str, Any]] = {}
-    for one in (one for one in drawn if one in largest):
-        with contextlib.suppress(
-            RuntimeError, ValueError
-        ):  # one broken image does not spoil the page
-            picture = portrayed(sheet, one)
-            found.setdefault(picture["digest"], picture)
-    return list(found.values())[:MOST_IMAGES]
+    by_size = sorted(range(len(drawn)), key=lambda place: -abs(drawn[place].box & sheet.rect))
+    found: dict[str, tuple[int, dict[str, Any]]] = {}
+    for place in by_size[: 2 * MOST_IMAGES]:  # a picture may be drawn often: some tries are spent
+        if len(found) == MOST_IMAGES:
+            break
+        with contextlib.suppress(RuntimeError, ValueError):  # one broken image spoils nothing else
+            picture = portrayed(sheet, drawn[place])
+            found.setdefault(picture["digest"], (place, picture))
+    return [picture for _, picture in sorted(found.values(), key=lambda one: one[0])]
 
 
 def portrayed(sheet: pymupdf.Page, one: Drawn) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -21,7 +21,13 @@ OPEN_PREFIX = "/grpc.health.v1.Health/"
 # Any good token may ask what the contract is.
 REFLECTION_PREFIX = "/grpc.reflection."
 
-Context = grpc.aio.ServicerContext[Any, Any]
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+    MethodHandler = grpc.RpcMethodHandler[Any, Any]
+else:  # not generic at run time
+    Context = grpc.aio.ServicerContext
+    MethodHandler = grpc.RpcMethodHandler
+
 Policies = Mapping[str, frozenset[str]]
 
 
@@ -37,27 +43,23 @@ class CallGuard(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
-        ],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> MethodHandler | None:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if handler is None or method.startswith(OPEN_PREFIX):
             return handler
         return self._wrap(handler, method)
 
-    def _wrap(
-        self, handler: grpc.RpcMethodHandler[Any, Any], method: str
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    def _wrap(self, handler: MethodHandler, method: str) -> MethodHandler:
         kind = ("stream" if handler.request_streaming else "unary") + (
             "_stream" if handler.response_streaming else "_unary"
         )
         behaviour = getattr(handler, kind)
         guard = self._guard_stream if handler.response_streaming else self._guard_unary
         make = getattr(grpc, f"{kind}_rpc_method_handler")
-        wrapped: grpc.RpcMethodHandler[Any, Any] = make(
+        wrapped: MethodHandler = make(
             guard(behaviour, method),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,

@@ -30,7 +30,8 @@ def configure_logging(service: str, *, level: str = "INFO") -> None:
 
 def _renderer() -> structlog.typing.Processor:
     if sys.stdout.isatty():
-        return structlog.dev.ConsoleRenderer()
+        # Plain: the pretty traceback prints local variables, which hold page text and tokens.
+        return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     return structlog.processors.JSONRenderer()
 
 

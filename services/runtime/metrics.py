@@ -1,13 +1,18 @@
 """Prometheus metrics every service exports, and the HTTP port they are scraped from."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import Counter, Histogram, start_http_server
+from prometheus_client import Counter, Histogram, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+# How soon the HTTP port notices that it is to stop.
+STOP_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +40,21 @@ def request_metrics(service: str) -> RequestMetrics:
     )
 
 
+class _QuietHandler(WSGIRequestHandler):
+    """A scrape every few seconds is not worth a log line."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
 @contextmanager
 def metrics_port(host: str, port: int) -> Iterator[int]:
     """Serve /metrics on its own HTTP port; port 0 takes a free one."""
-    server, thread = start_http_server(port, addr=host)
+    server = make_server(
+        host, port, make_wsgi_app(), ThreadingWSGIServer, handler_class=_QuietHandler
+    )
+    thread = threading.Thread(target=server.serve_forever, args=(STOP_POLL_SECONDS,), daemon=True)
+    thread.start()
     try:
         yield server.server_port
     finally:

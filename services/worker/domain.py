@@ -144,7 +144,6 @@ class Progress:
     total: int = 0
 
 
-
 def chunks(page: Page) -> tuple[Page, ...]:
     """Cuts a long page at paragraph, line or word boundaries, in this order of preference."""
     rest, parts = page.text, list[str]()

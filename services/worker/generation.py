@@ -156,8 +156,9 @@ def view_update(view: GenerationView, *, sequence: int) -> Update:
         status=view.status,
         stage=view.stage,
         attempt=view.attempts,
-        done=view.done,
-        total=view.total,
+        # What was left of the last stage says nothing about an end.
+        done=0 if view.ended else view.done,
+        total=0 if view.ended else view.total,
         queue_position=view.queue_position,
         estimated_wait=view.estimated_wait,
         stickers=view.stickers,

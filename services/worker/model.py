@@ -34,6 +34,7 @@ class ModelError(Exception):
     ├── ModelTimeout         transient
     ├── ModelTruncated       transient: the answer broke off
     ├── ModelBadOutput       permanent: the answer does not fit the schema
+    ├── ModelMismatch        transient: the job is for another model or prompt version than ours
     ├── ModelRejectedPage    permanent: the provider does not accept this page
     └── ContentRefused       permanent: the model will not explain this page
     """
@@ -76,6 +77,11 @@ class ModelBadOutput(ModelError):
     reason = "MODEL_BAD_OUTPUT"
     permanent = True
     message = "The language model's answer could not be used."
+
+
+class ModelMismatch(ModelError):
+    reason = "MODEL_MISMATCH"
+    message = "This worker runs another model than the one asked for."
 
 
 class ModelRejectedPage(ModelError):

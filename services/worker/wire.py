@@ -34,9 +34,7 @@ _VERDICTS = {
 
 def job_from(message: jobs_pb2.Job) -> Job:
     return Job(
-        lease=Lease(
-            generation_id=UUID(message.lease.generation_id), attempt=message.lease.attempt
-        ),
+        lease=Lease(generation_id=UUID(message.lease.generation_id), attempt=message.lease.attempt),
         pdf_hash=message.pdf_hash,
         page=message.page,
         locale=message.locale,
@@ -48,7 +46,7 @@ def job_from(message: jobs_pb2.Job) -> Job:
     )
 
 
-def verdict_from(message: jobs_pb2.JobVerdict) -> Verdict:
+def verdict_from(message: jobs_pb2.JobVerdict.ValueType) -> Verdict:
     # A verdict we do not know is none to build on.
     return _VERDICTS.get(message, Verdict.LEASE_LOST)
 
@@ -92,7 +90,7 @@ def generation_from(message: cache_pb2.Generation) -> GenerationView:
     )
 
 
-def _stage(value: cache_pb2.Stage, status: Status) -> Stage:
+def _stage(value: cache_pb2.Stage.ValueType, status: Status) -> Stage:
     if status is not Status.GENERATING:
         return Stage(status.value)
     if value == cache_pb2.STAGE_UNSPECIFIED:
@@ -129,11 +127,11 @@ def sticker_message(sticker: Sticker) -> cache_pb2.Sticker:
     )
 
 
-def status_value(status: Status) -> cache_pb2.GenerationStatus:
+def status_value(status: Status) -> cache_pb2.GenerationStatus.ValueType:
     return cache_pb2.GenerationStatus.Value(f"GENERATION_STATUS_{status.name}")
 
 
-def stage_value(stage: Stage) -> cache_pb2.Stage:
+def stage_value(stage: Stage) -> cache_pb2.Stage.ValueType:
     return cache_pb2.Stage.Value(f"STAGE_{stage.name}")
 
 

@@ -9,8 +9,9 @@ import asyncpg
 import pytest
 
 from services.local import bootstrap as bootstrap_module
-from services.local.bootstrap import SERVICES, bootstrap, describe, ensure_database, service_url
+from services.local.bootstrap import bootstrap, describe, ensure_database, service_url
 from services.local.errors import LocalError
+from services.local.layout import SERVICES
 from services.local.postgres import EmbeddedPostgres
 
 PASSWORDS = {service: f'{service} it\'s "quoted" %41 $x$' for service in SERVICES}
@@ -18,7 +19,7 @@ PASSWORDS = {service: f'{service} it\'s "quoted" %41 $x$' for service in SERVICE
 
 @pytest.fixture
 async def database(cluster: EmbeddedPostgres) -> str:
-    return await ensure_database(cluster.admin_url, f"test_{secrets.token_hex(6)}")
+    return await ensure_database(cluster.url, f"test_{secrets.token_hex(6)}")
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +89,7 @@ async def test_preparing_again_changes_nothing_but_the_passwords(database: str) 
 
 async def test_databases_of_one_server_may_be_prepared_at_once(cluster: EmbeddedPostgres) -> None:
     names = [f"test_{secrets.token_hex(6)}" for _ in range(4)]
-    urls = [await ensure_database(cluster.admin_url, name) for name in names]
+    urls = [await ensure_database(cluster.url, name) for name in names]
 
     prepared = await asyncio.gather(*(bootstrap(url, PASSWORDS) for url in urls))
 
@@ -100,11 +101,11 @@ async def test_a_copy_of_a_prepared_database_is_prepared(
 ) -> None:
     await bootstrap(database, PASSWORDS)
     template, copy = database.rpartition("/")[2], f"test_{secrets.token_hex(6)}"
-    admin = await asyncpg.connect(cluster.admin_url)
+    admin = await asyncpg.connect(cluster.url)
     await admin.execute(f"CREATE DATABASE {copy} TEMPLATE {template}")
     await admin.close()
 
-    url = service_url(cluster.url(copy), "quota", PASSWORDS["quota"])
+    url = service_url(cluster.url_of(copy), "quota", PASSWORDS["quota"])
     connection = await asyncpg.connect(url)
     await connection.execute("INSERT INTO notes VALUES ('copied')")
     await connection.close()
@@ -113,7 +114,7 @@ async def test_a_copy_of_a_prepared_database_is_prepared(
 async def test_a_role_that_may_create_roles_is_enough(cluster: EmbeddedPostgres) -> None:
     # Hosted databases give no superuser away. Roles made by one are beyond its rights, so they go.
     name = f"test_{secrets.token_hex(6)}"
-    admin = await asyncpg.connect(cluster.admin_url)
+    admin = await asyncpg.connect(cluster.url)
     await admin.execute(f"CREATE ROLE {name} LOGIN CREATEROLE PASSWORD 'pw'")
     await admin.execute(f"CREATE DATABASE {name} OWNER {name}")
     for service in SERVICES:
@@ -133,7 +134,7 @@ async def drop_role_everywhere(
     if not await admin.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", role):
         return
     for row in await admin.fetch("SELECT datname FROM pg_database WHERE datallowconn"):
-        connection = await asyncpg.connect(cluster.url(row["datname"]))
+        connection = await asyncpg.connect(cluster.url_of(row["datname"]))
         await connection.execute(f"DROP OWNED BY {role} CASCADE")
         await connection.close()
     await admin.execute(f"DROP ROLE {role}")
@@ -141,7 +142,7 @@ async def drop_role_everywhere(
 
 async def test_a_role_that_may_not_create_roles_is_told_so(cluster: EmbeddedPostgres) -> None:
     name = f"test_{secrets.token_hex(6)}"
-    admin = await asyncpg.connect(cluster.admin_url)
+    admin = await asyncpg.connect(cluster.url)
     await admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'pw'")
     await admin.close()
 
@@ -176,7 +177,7 @@ async def test_a_wrong_password_and_a_missing_database_are_one_sentence(
     with pytest.raises(LocalError, match="password authentication failed"):
         await bootstrap(f"postgresql://postgres:no@127.0.0.1:{cluster.port}/postgres", PASSWORDS)
     with pytest.raises(LocalError, match='database "nowhere" does not exist'):
-        await bootstrap(cluster.url("nowhere"), PASSWORDS)
+        await bootstrap(cluster.url_of("nowhere"), PASSWORDS)
 
 
 async def test_passwords_never_reach_the_server(database: str) -> None:

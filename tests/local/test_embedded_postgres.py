@@ -15,6 +15,7 @@ from services.local.account import Account, readable_copy
 from services.local.errors import LocalError
 from services.local.postgres import EmbeddedPostgres
 from tests.local.conftest import UNSAFE_BUT_QUICK
+from tests.local.processes import all_ended
 
 PARENT = """
 import asyncio, sys
@@ -36,7 +37,7 @@ def quick(folder: Path, port: int = 0) -> EmbeddedPostgres:
 
 
 async def ask(postgres: EmbeddedPostgres, statement: str) -> object:
-    connection = await asyncpg.connect(postgres.admin_url)
+    connection = await asyncpg.connect(postgres.url)
     try:
         return await connection.fetchval(statement)
     finally:
@@ -45,20 +46,6 @@ async def ask(postgres: EmbeddedPostgres, statement: str) -> object:
 
 def server_pid(postgres: EmbeddedPostgres) -> int:
     return int((postgres.home / "data" / "postmaster.pid").read_text().split("\n")[0])
-
-
-async def ended(pid: int) -> None:
-    """Return when a process that is not our child, which nothing notifies us of, has ended."""
-    while is_running(pid):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 def start_parent(folder: Path) -> tuple[subprocess.Popen[str], int]:
@@ -91,7 +78,7 @@ async def test_it_listens_on_loopback_only_and_wants_the_password(folder: Path) 
         assert await ask(postgres, "SHOW unix_socket_directories") == ""
         password = (postgres.home / "password").read_text()
         with pytest.raises(asyncpg.InvalidPasswordError):
-            await asyncpg.connect(postgres.admin_url.replace(password, "guess"))
+            await asyncpg.connect(postgres.url.replace(password, "guess"))
 
     assert (postgres.home / "password").stat().st_mode & 0o077 == 0
     assert (postgres.home / "postgres.log").stat().st_mode & 0o077 == 0
@@ -122,7 +109,7 @@ async def test_killing_the_parent_stops_the_server(folder: Path) -> None:
     kill_parent(parent)
 
     async with asyncio.timeout(30):
-        await ended(pid)
+        await all_ended([pid])
 
 
 async def test_a_start_right_after_the_parent_was_killed_succeeds(folder: Path) -> None:

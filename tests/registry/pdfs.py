@@ -1,5 +1,8 @@
 """PDFs made on the spot: ordinary ones, and those a stranger with bad intentions would send."""
 
+# PyMuPDF is typed in part only.
+# mypy: allow-untyped-calls
+
 import random
 import zlib
 
@@ -57,9 +60,8 @@ def encrypted_pdf(*, user_password: str, owner_password: str) -> bytes:
     """Locked for reading if the user password is not empty."""
     document = pymupdf.open()
     document.new_page().insert_text((50, 50), SENTENCE)
-    locked = document.tobytes(
-        encryption=pymupdf.PDF_ENCRYPT_AES_256, user_pw=user_password, owner_pw=owner_password
-    )
+    aes_256 = pymupdf.mupdf.PDF_ENCRYPT_AES_256
+    locked = document.tobytes(encryption=aes_256, user_pw=user_password, owner_pw=owner_password)
     return bytes(locked)
 
 
@@ -142,3 +144,12 @@ def pageless_pdf() -> bytes:
 
 HTML = b"<html><!-- %PDF-1.7 --><body><h1>Not a PDF</h1></body></html>"
 GARBAGE = b"%PDF-1.7\n" + random.Random(7).randbytes(20_000)
+
+
+def shaded_pdf() -> bytes:
+    """A page filled with a colour gradient."""
+    gradient = (
+        b"<< /Shading << /S << /ShadingType 2 /ColorSpace /DeviceRGB /Coords [0 0 595 0] /Function "
+        b"<< /FunctionType 2 /Domain [0 1] /C0 [1 0 0] /C1 [0 0 1] /N 1 >> >> >> >>"
+    )
+    return raw_pdf(b"/S sh", resources=gradient)

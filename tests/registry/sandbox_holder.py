@@ -8,7 +8,9 @@ from services.registry.sandbox import SandboxLimits, open_sandbox
 
 
 async def hold(path: str) -> None:
-    async with open_sandbox(SandboxLimits(children=1, cpu_seconds=600, wall_seconds=600)) as sandbox:
+    async with open_sandbox(
+        SandboxLimits(children=1, cpu_seconds=600, wall_seconds=600)
+    ) as sandbox:
         await sandbox.warm()
         [pid] = sandbox.pids
         print(pid, flush=True)

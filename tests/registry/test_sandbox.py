@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,28 +36,34 @@ async def refusal(sandbox: PdfSandbox, content: bytes) -> str:
     return refused.value.reason
 
 
-async def until_busy(pid: int) -> None:
-    """Wait until a process has computed for a tenth of a second more than when we began to look."""
-    before = ticks(pid)
-    while ticks(pid) < before + 10:
+async def until(happened: Callable[[], bool]) -> None:
+    """Wait for something another process does, which can only be looked for."""
+    while not happened():  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
 
-def ticks(pid: int) -> int:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+async def until_busy(pid: int) -> None:
+    """Wait until a process has computed for a tenth of a second more than it has now."""
+    before = ticks(pid)
+    await until(lambda: ticks(pid) >= before + 10)
 
 
 async def until_gone(pid: int) -> None:
-    while Path(f"/proc/{pid}").exists() and state(pid) != "Z":
-        await asyncio.sleep(0.005)
+    """Wait until a process has ended, whether or not anybody has asked how."""
+    await until(lambda: about(pid, "stat").rpartition(")")[2].split()[:1] in ([], ["Z"]))
 
 
-def state(pid: int) -> str:
+def ticks(pid: int) -> int:
+    fields = about(pid, "stat").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def about(pid: int, what: str) -> str:
+    """A file of /proc; empty when the process is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "Z"
+        return Path(f"/proc/{pid}/{what}").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 async def test_pages_are_counted(sandbox: PdfSandbox) -> None:
@@ -92,16 +98,21 @@ async def test_a_pdf_that_only_its_author_may_change_is_read(sandbox: PdfSandbox
         assert await sandbox.inspect(file) == 1
 
 
-async def test_a_file_in_a_closed_folder_is_read_by_its_descriptor(
-    sandbox: PdfSandbox, tmp_path: Path
-) -> None:
+@pytest.fixture
+def closed_file(tmp_path: Path) -> Iterator[int]:
+    """A PDF that is open here, in a folder nobody else may enter."""
     path = tmp_path / "closed.pdf"
     path.write_bytes(pdfs.text_pdf("one"))
     with path.open("rb") as file:
-        path.unlink()
         tmp_path.chmod(0)
-        assert await sandbox.inspect(file.fileno()) == 1
+        yield file.fileno()
     tmp_path.chmod(0o700)
+
+
+async def test_a_file_in_a_closed_folder_is_read_by_its_descriptor(
+    sandbox: PdfSandbox, closed_file: int
+) -> None:
+    assert await sandbox.inspect(closed_file) == 1
 
 
 async def test_a_page_that_is_not_there_is_unreadable(sandbox: PdfSandbox) -> None:
@@ -142,9 +153,8 @@ async def test_a_page_that_needs_too_much_memory_is_too_complex() -> None:
 
 async def test_an_answer_longer_than_agreed_is_too_complex() -> None:
     async with open_sandbox(SandboxLimits(children=1, answer_bytes=1000)) as sandbox:
-        with handed_over(pdfs.text_pdf("word " * 300)) as file:
-            with pytest.raises(PdfError) as refused:
-                await sandbox.read(file, 1)
+        with handed_over(pdfs.text_pdf("word " * 300)) as file, pytest.raises(PdfError) as refused:
+            await sandbox.read(file, 1)
     assert refused.value.reason == "PDF_TOO_COMPLEX"
 
 
@@ -204,13 +214,13 @@ async def test_a_child_is_replaced_after_its_share_of_tasks() -> None:
 async def test_a_child_has_given_up_what_it_does_not_need(sandbox: PdfSandbox) -> None:
     await sandbox.warm()
     [pid] = sandbox.pids
-    limits = Path(f"/proc/{pid}/limits").read_text()
+    limits = about(pid, "limits")
     soft = {line[:25].strip(): line[25:].split()[0] for line in limits.splitlines()}
     assert soft["Max address space"] == str(1 << 30)
     assert soft["Max file size"] == soft["Max core file size"] == soft["Max processes"] == "0"
     assert int(soft["Max open files"]) <= 16
-    assert Path(f"/proc/{pid}/environ").read_bytes() == b""
-    assert "NoNewPrivs:\t1" in Path(f"/proc/{pid}/status").read_text()
+    assert about(pid, "environ") == ""
+    assert "NoNewPrivs:\t1" in about(pid, "status")
     assert os.getpgid(pid) == pid
 
 

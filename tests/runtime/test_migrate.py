@@ -33,13 +33,13 @@ async def server() -> AsyncIterator[EmbeddedPostgres]:
 @pytest.fixture
 async def url(server: EmbeddedPostgres) -> str:
     name = f"test_{secrets.token_hex(6)}"
-    admin = await asyncpg.connect(server.admin_url)
+    admin = await asyncpg.connect(server.url)
     await admin.execute(f"CREATE DATABASE {name}")
     await admin.close()
-    connection = await asyncpg.connect(server.url(name))
+    connection = await asyncpg.connect(server.url_of(name))
     await connection.execute("CREATE SCHEMA notes")
     await connection.close()
-    return server.url(name)
+    return server.url_of(name)
 
 
 @pytest.fixture

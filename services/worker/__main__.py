@@ -1,0 +1,84 @@
+"""Composition root of the Worker."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from glossa.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
+
+from services.runtime.auth import TokenFile
+from services.runtime.channel import open_channel
+from services.runtime.database import open_database
+from services.runtime.server import CannotStart, Parts, Servicer, run
+from services.runtime.settings import ExplanationSettings
+from services.worker.attempt import Attempts
+from services.worker.clients import Cache, Jobs, Registry
+from services.worker.config import Config
+from services.worker.delivery import Delivery
+from services.worker.handler import WorkerHandler
+from services.worker.lease_loop import LeaseLoop
+from services.worker.model import Explainer
+from services.worker.offline import OfflineExplainer
+from services.worker.openai_explainer import open_openai_explainer
+from services.worker.store import EventStore
+from services.worker.watch import Watches
+
+
+@asynccontextmanager
+async def compose(config: Config) -> AsyncIterator[Parts]:
+    if config.token_file is None:
+        raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's token")
+    settings = config.explanation
+    token = TokenFile(config.token_file)
+    async with (
+        open_database(
+            config.database_url.get_secret_value(),
+            application_name="worker",
+            pool_size=config.database_pool_size,
+        ) as database,
+        open_channel(config.registry_address, token) as registry_channel,
+        open_channel(config.cache_address, token) as cache_channel,
+        open_explainer(settings) as explainer,
+    ):
+        events = EventStore(database)
+        jobs = Jobs(cache_channel, config.worker_id or f"worker-{secrets.token_hex(4)}")
+        attempts = Attempts(
+            registry=Registry(registry_channel),
+            explainer=explainer,
+            delivery=Delivery(jobs=jobs, events=events),
+            prompt_version=settings.prompt_version,
+        )
+        loop = LeaseLoop(
+            jobs=jobs,
+            attempts=attempts,
+            concurrency=config.concurrency,
+            renew_every=config.renew_every,
+        )
+        watches = Watches(events=events, cache=Cache(cache_channel))
+
+        async def drain() -> None:
+            # Attempts first: their watchers may still see them finish.
+            await loop.drain(config.attempt_grace)
+            watches.drain()
+
+        servicer = Servicer(
+            name="glossa.worker.v1.WorkerService",
+            handler=WorkerHandler(watches),
+            add=add_WorkerServiceServicer_to_server,
+        )
+        async with watches.running(), loop.working():
+            yield Parts(servicers=[servicer], on_drain=drain)
+
+
+@asynccontextmanager
+async def open_explainer(settings: ExplanationSettings) -> AsyncIterator[Explainer]:
+    """A language model when there is a key for one, the built-in explainer otherwise."""
+    if not settings.uses_openai:
+        yield OfflineExplainer()
+        return
+    async with open_openai_explainer(settings) as explainer:
+        yield explainer
+
+
+if __name__ == "__main__":
+    run("worker", Config, compose)

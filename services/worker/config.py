@@ -1,0 +1,29 @@
+"""Settings of the Worker."""
+
+from datetime import timedelta
+
+from pydantic import Field
+
+from services.runtime.settings import ExplanationSettings, ServiceSettings
+
+
+class Config(ServiceSettings):
+    """Where jobs and pages come from and how many run at a time; `GLOSSA_CONCURRENCY` and so on."""
+
+    explanation: ExplanationSettings = Field(default_factory=ExplanationSettings)
+    registry_address: str = "127.0.0.1:50051"
+    cache_address: str = "127.0.0.1:50052"
+    # Names this process in leases; made up when empty.
+    worker_id: str = Field(default="", max_length=64)
+    concurrency: int = Field(default=8, ge=1, le=100)
+    renew_seconds: float = Field(default=10.0, gt=0, le=20)
+    # How long running attempts may go on after SIGTERM.
+    attempt_grace_seconds: float = Field(default=10.0, ge=0)
+
+    @property
+    def renew_every(self) -> timedelta:
+        return timedelta(seconds=self.renew_seconds)
+
+    @property
+    def attempt_grace(self) -> timedelta:
+        return timedelta(seconds=self.attempt_grace_seconds)

@@ -1,0 +1,105 @@
+"""Hands in results and failures until there is a verdict, then records what became of them."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+import structlog
+
+from services.runtime.batching import Batcher
+from services.runtime.errors import DependencyDown, RelayedError
+from services.worker.clients import Jobs
+from services.worker.domain import Failure, Lease, Sticker, Verdict
+from services.worker.generation import NewEvent, failure_event, ready_event
+from services.worker.metrics import LEASES_LOST
+from services.worker.store import EventStore
+
+log = structlog.get_logger()
+
+# Twenty results of the largest allowed size stay below the message limit.
+RESULTS_PER_CALL = 20
+FAILURES_PER_CALL = 100
+# Together a little less than a lease: later somebody else has the job anyway.
+TRIES = 6
+FIRST_DELAY = timedelta(milliseconds=250)
+
+Item = TypeVar("Item")
+
+
+class Delivery:
+    """The last step of an attempt; each method answers how it ended."""
+
+    def __init__(self, *, jobs: Jobs, events: EventStore) -> None:
+        self._events = events
+        self._completions = Batcher(_sparing(jobs.complete_jobs), max_batch=RESULTS_PER_CALL)
+        self._failures = Batcher(_sparing(jobs.fail_jobs), max_batch=FAILURES_PER_CALL)
+
+    async def complete(self, lease: Lease, stickers: tuple[Sticker, ...]) -> str:
+        verdict = await _persistently(self._completions, (lease, stickers))
+        if isinstance(verdict, RelayedError):
+            log.error("result_refused", reason=verdict.reason, cause=verdict.message)
+            return await self.fail(lease, _refused())
+        return await self._settle(verdict, ready_event(lease), "ready")
+
+    async def fail(self, lease: Lease, failure: Failure) -> str:
+        verdict = await _persistently(self._failures, (lease, failure))
+        if isinstance(verdict, RelayedError):
+            log.error("failure_refused", reason=verdict.reason, cause=verdict.message)
+            return "undelivered"
+        result = "retrying" if verdict is Verdict.RETRYING else "failed"
+        return await self._settle(verdict, failure_event(lease, failure, verdict), result)
+
+    async def record(self, event: NewEvent) -> None:
+        """Watchers can do without an event; the work does not wait for a database that is away."""
+        try:
+            await self._events.append_event(event)
+        except DependencyDown as error:
+            log.warning("event_not_recorded", stage=event.stage, reason=error.reason)
+
+    async def _settle(self, verdict: Verdict, event: NewEvent, result: str) -> str:
+        if verdict is Verdict.LEASE_LOST:
+            LEASES_LOST.inc()
+            return "lease_lost"
+        await self.record(event)
+        return result
+
+
+# A refused item is a result of its batch, not the end of its neighbours.
+Outcome = Verdict | RelayedError
+Send = Callable[[Sequence[Item]], Awaitable[Sequence[Verdict]]]
+
+
+def _sparing(send: Send[Item]) -> Callable[[Sequence[Item]], Awaitable[Sequence[Outcome]]]:
+    """Sends a batch; when the Cache refuses it as a whole, sends its items one by one."""
+
+    async def send_or_split(items: Sequence[Item]) -> Sequence[Outcome]:
+        try:
+            return await send(items)
+        except RelayedError as error:
+            if len(items) == 1:
+                return [error]
+            return [(await send_or_split([item]))[0] for item in items]
+
+    return send_or_split
+
+
+async def _persistently(batcher: Batcher[Item, Outcome], item: Item) -> Outcome:
+    """Repeats while the Cache is away: it is fenced, so a lost answer costs nothing."""
+    delay = FIRST_DELAY
+    for _ in range(TRIES - 1):
+        try:
+            return await batcher.submit(item)
+        except DependencyDown as error:
+            log.warning("verdict_missing", reason=error.reason)
+        # Spread, so that a restarted Cache does not meet everybody at once.
+        await asyncio.sleep(delay.total_seconds() * random.uniform(0.5, 1.5))  # noqa: S311
+        delay *= 2
+    return await batcher.submit(item)
+
+
+def _refused() -> Failure:
+    return Failure(
+        reason="MODEL_BAD_OUTPUT", message="The explanation could not be stored.", permanent=True
+    )

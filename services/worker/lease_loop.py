@@ -1,0 +1,162 @@
+"""Takes jobs from the Cache, keeps their leases alive, and stops work that is no longer ours."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from services.runtime import request
+from services.runtime.errors import GlossaError
+from services.runtime.periodic import Periodic, periodic
+from services.worker.attempt import Attempts
+from services.worker.clients import Jobs
+from services.worker.domain import Job, Lease, Progress
+from services.worker.metrics import LEASES_LOST
+
+log = structlog.get_logger()
+
+FIRST_RECONNECT = timedelta(milliseconds=100)
+LONGEST_RECONNECT = timedelta(seconds=5)
+
+
+@dataclass(kw_only=True)
+class _Running:
+    """An attempt under way: what renewals tell about it, and whether it may still be stopped."""
+
+    task: "asyncio.Task[None]"
+    progress: Progress | None = None
+    handing_in: bool = False
+
+
+class LeaseLoop:
+    """Runs as many attempts at a time as it has credits for."""
+
+    def __init__(
+        self, *, jobs: Jobs, attempts: Attempts, concurrency: int, renew_every: timedelta
+    ) -> None:
+        self._jobs = jobs
+        self._attempts = attempts
+        self._concurrency = concurrency
+        self._renew_every = renew_every
+        self._running: dict[Lease, _Running] = {}
+        self._credits: asyncio.Queue[int | None] = asyncio.Queue()
+        self._draining = asyncio.Event()
+        self._renewal: Periodic | None = None
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Takes jobs until the block ends; attempts still running then are given up."""
+        async with periodic(
+            "renew_leases", every=self._renew_every, run_once=self._renew_leases
+        ) as self._renewal:
+            taking = asyncio.create_task(self._take_jobs(), name="take_jobs")
+            try:
+                yield
+            finally:
+                await _stop(taking, *(running.task for running in self._running.values()))
+
+    async def drain(self, grace: timedelta) -> None:
+        """Takes no more jobs and lets running attempts finish; what outlasts the grace is stopped.
+
+        The leases of stopped attempts run out by themselves.
+        """
+        self._draining.set()
+        self._credits.put_nowait(None)
+        tasks = [running.task for running in self._running.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace.total_seconds())
+        await _stop(*tasks)
+
+    async def _take_jobs(self) -> None:
+        delay = FIRST_RECONNECT
+        while not self._draining.is_set():
+            try:
+                async for job in self._jobs.lease_jobs(self._stream_of_credits()):
+                    delay = FIRST_RECONNECT
+                    self._start(job)
+            except GlossaError as error:
+                log.warning("lease_stream_broke", reason=error.reason)
+            except Exception:
+                log.exception("lease_stream_failed")
+            # Spread, so that a restarted Cache does not meet all workers at once.
+            spread = delay.total_seconds() * random.uniform(0.5, 1.5)  # noqa: S311
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), spread)
+            delay = min(2 * delay, LONGEST_RECONNECT)
+
+    async def _stream_of_credits(self) -> AsyncIterator[int]:
+        """Credits of one stream: what is free at its start, then one for each job that ends."""
+        source: asyncio.Queue[int | None] = asyncio.Queue()
+        self._credits = source
+        yield max(0, self._concurrency - len(self._running))
+        while (count := await source.get()) is not None:
+            yield count
+
+    def _start(self, job: Job) -> None:
+        if self._draining.is_set():
+            return  # came while the stream was closing; its lease runs out
+        task = asyncio.create_task(self._run(job), name=f"attempt {job.lease.generation_id}")
+        self._running[job.lease] = _Running(task=task)
+        task.add_done_callback(lambda _: self._ended(job.lease))
+
+    def _ended(self, lease: Lease) -> None:
+        self._running.pop(lease, None)
+        self._credits.put_nowait(1)
+
+    async def _run(self, job: Job) -> None:
+        lease = job.lease
+        request.request_id.set(f"job-{lease.generation_id}-{lease.attempt}")
+        structlog.contextvars.bind_contextvars(
+            generation=str(lease.generation_id), attempt=lease.attempt
+        )
+        try:
+            await self._attempts.run(
+                job,
+                report=lambda progress: self._report(lease, progress),
+                hand_in=lambda: self._hand_in(lease),
+            )
+        except Exception:
+            log.exception("attempt_failed")
+
+    def _report(self, lease: Lease, progress: Progress) -> None:
+        """A new stage is told at once, together with every other lease."""
+        self._running[lease].progress = progress
+        if self._renewal is not None:
+            self._renewal.wake()
+
+    def _hand_in(self, lease: Lease) -> None:
+        self._running[lease].handing_in = True
+
+    async def _renew_leases(self) -> None:
+        leases = {lease: running.progress for lease, running in self._running.items()}
+        if not leases:
+            return
+        try:
+            kept = await self._jobs.renew_leases(leases)
+        except GlossaError as error:
+            # The Cache decides when it is back; until then the work goes on.
+            log.warning("leases_not_renewed", reason=error.reason, leases=len(leases))
+            return
+        for lease in leases:
+            if lease.generation_id not in kept:
+                self._give_up(lease)
+
+    def _give_up(self, lease: Lease) -> None:
+        """Another attempt owns the generation: stop at once, so that nothing more is written."""
+        running = self._running.get(lease)
+        # While a result is handed in, the lease may be gone because the result was accepted.
+        if running is None or running.handing_in:
+            return
+        LEASES_LOST.inc()
+        log.warning("lease_lost", generation=str(lease.generation_id), attempt=lease.attempt)
+        running.task.cancel()
+
+
+async def _stop(*tasks: "asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,229 @@
+"""`glossa up` as a person uses it: real processes, real signals, nothing left behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+
+from services.cli.client import connected
+from services.local.bootstrap import ensure_database
+from services.local.free_ports import free_ports
+from services.local.layout import Ports
+from services.local.postgres import EmbeddedPostgres
+from services.local.processes import is_serving
+from services.local.state import State
+from tests.local.processes import all_ended, command_of, descendants
+
+GLOSSA = [sys.executable, "-m", "services.cli"]
+SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Up:
+    """A running `glossa up`."""
+
+    process: asyncio.subprocess.Process
+    state: State
+    ports: Ports
+    screen: str
+
+    def pid_of(self, part: str) -> int:
+        [pid] = [pid for pid in descendants(self.process.pid) if part in command_of(pid)]
+        return pid
+
+    async def answers(self) -> bool:
+        channels = [grpc.aio.insecure_channel(a) for a in self.ports.addresses().values()]
+        async with contextlib.AsyncExitStack() as stack:
+            for channel in channels:
+                await stack.enter_async_context(channel)
+            return all([await is_serving(channel) for channel in channels])
+
+    async def asks(self) -> int:
+        addresses = self.ports.addresses()
+        async with connected(state=self.state, addresses=addresses) as client:
+            return int((await client.quota("alice")).remaining_units)
+
+    async def reads(self, words: str) -> None:
+        """Return when `up` has said so."""
+        assert self.process.stdout is not None
+        while words not in (line := (await self.process.stdout.readline()).decode()):
+            assert line, f"up ended without saying {words!r}"
+
+
+def environment(folder: Path, ports: Ports, **more: str) -> dict[str, str]:
+    return {
+        **{name: value for name, value in os.environ.items() if name != "DATABASE_URL"},
+        "GLOSSA_STATE_DIR": str(folder / "state"),
+        "GLOSSA_PORT_BASE": str(ports.base),
+        "GLOSSA_METRICS_PORT_BASE": str(ports.metrics_base),
+        "COLUMNS": "100",
+        **more,
+    }
+
+
+@contextlib.asynccontextmanager
+async def started(
+    folder: Path, *, command: list[str] | None = None, **more: str
+) -> AsyncIterator[Up]:
+    ports = free_ports()
+    process = await asyncio.create_subprocess_exec(
+        *(command or [*GLOSSA, "up"]),
+        env=environment(folder, ports, **more),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        screen = await read_screen(process)
+        yield Up(process=process, state=State(folder / "state"), ports=ports, screen=screen)
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.communicate()
+
+
+async def read_screen(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    screen = ""
+    async with asyncio.timeout(SECONDS):
+        while "QuotaService/GetQuotaStatus" not in screen:
+            line = await process.stdout.readline()
+            assert line, f"up ended early: {screen}"
+            screen += line.decode()
+    return screen
+
+
+def up_once(folder: Path, ports: Ports, **more: str) -> str:
+    """Run `up` where it cannot run; its only line."""
+    result = subprocess.run(
+        [*GLOSSA, "up"],
+        env=environment(folder, ports, **more),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    assert result.returncode == 1
+    [line] = result.stderr.strip().split("\n")
+    return line
+
+
+@pytest.fixture
+def taken_ports() -> Iterator[Ports]:
+    ports = free_ports()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", ports.port("cache")))
+        listener.listen()
+        yield ports
+
+
+async def test_the_suite_comes_up_heals_and_goes_away_on_ctrl_c(folder: Path) -> None:
+    async with asyncio.timeout(SECONDS), started(folder) as up:
+        assert await up.answers()
+        assert await up.asks() > 0
+        for service in ("registry", "cache", "quota", "worker"):
+            assert up.ports.address(service) in up.screen
+            assert up.ports.metrics_address(service) in up.screen
+
+        os.kill(up.pid_of("services.quota"), signal.SIGKILL)
+        await up.reads("quota is back")
+        os.kill(up.pid_of("bin/postgres -D"), signal.SIGKILL)
+        await up.reads("postgres is back")
+        assert await up.answers()
+        assert await up.asks() > 0
+
+        children = descendants(up.process.pid)
+        up.process.send_signal(signal.SIGINT)
+        assert await up.process.wait() == 0
+        assert not any(is_left(children))
+        assert not (up.state.root / "suite.json").exists()
+
+
+def is_left(pids: set[int]) -> list[str]:
+    return [command_of(pid) for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+async def test_killing_it_outright_leaves_nothing_and_the_next_start_keeps_the_data(
+    folder: Path,
+) -> None:
+    async with asyncio.timeout(SECONDS):
+        async with started(folder) as up:
+            before = (up.state.postgres / "password").read_text()
+            children = descendants(up.process.pid)
+            assert len(children) > 5
+            up.process.kill()
+            await all_ended(children)
+        async with started(folder) as up:
+            assert await up.asks() > 0
+            assert (up.state.postgres / "password").read_text() == before
+
+
+async def test_killing_the_make_that_started_it_leaves_nothing(folder: Path) -> None:
+    makefile = folder / "Makefile"
+    makefile.write_text(f"run:\n\t@exec {' '.join(GLOSSA)} up\n")
+    command = ["make", "--silent", "-f", str(makefile), "run"]
+
+    async with asyncio.timeout(SECONDS), started(folder, command=command) as up:
+        children = descendants(up.process.pid)
+        assert len(children) > 6
+        up.process.kill()
+        await all_ended(children)
+
+
+async def test_a_second_suite_over_the_same_folder_is_told_so(folder: Path) -> None:
+    async with asyncio.timeout(SECONDS), started(folder) as up:
+        line = await asyncio.to_thread(up_once, folder, free_ports())
+
+        assert line.startswith(f"error: a suite is running over {up.state.root} already")
+        assert await up.answers()
+
+
+async def test_an_existing_server_is_used_when_database_url_names_one(
+    folder: Path, cluster: EmbeddedPostgres
+) -> None:
+    url = await ensure_database(cluster.url, "existing")
+
+    async with asyncio.timeout(SECONDS), started(folder, DATABASE_URL=url) as up:
+        assert await up.asks() > 0
+        assert f"127.0.0.1:{cluster.port}/existing" in up.screen
+        assert not up.state.postgres.exists()
+        password = url.split(":")[2].partition("@")[0]
+        for pid in descendants(up.process.pid):
+            assert password not in command_of(pid)
+
+
+def test_a_taken_port_is_told_before_anything_starts(folder: Path, taken_ports: Ports) -> None:
+    line = up_once(folder, taken_ports)
+
+    assert line == (
+        f"error: port {taken_ports.port('cache')} is taken by another program; "
+        "set GLOSSA_PORT_BASE to use others"
+    )
+    assert not (folder / "state" / "postgres").exists()
+
+
+def test_a_taken_metrics_port_names_its_own_setting(folder: Path, taken_ports: Ports) -> None:
+    ports = Ports(base=free_ports().base, metrics_base=taken_ports.base)
+
+    assert "set GLOSSA_METRICS_PORT_BASE to use others" in up_once(folder, ports)
+
+
+def test_a_broken_database_url_is_one_sentence_without_the_password(folder: Path) -> None:
+    line = up_once(folder, free_ports(), DATABASE_URL="postgresql://u:sesame@127.0.0.1:1/x")
+
+    assert line == "error: cannot connect to the database at 127.0.0.1:1/x: connection refused"
+
+
+def test_a_service_that_cannot_start_is_told_with_its_own_words(folder: Path) -> None:
+    line = up_once(folder, free_ports(), GLOSSA_UNITS_PER_PERIOD="many")
+
+    assert "quota cannot start: GLOSSA_UNITS_PER_PERIOD" in line
+    assert line.endswith(f"see {folder}/state/logs/quota.log")

@@ -1,0 +1,95 @@
+"""A Quota service alone, spoken to as the Cache does."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import grpc
+import pytest
+from glossa.quota.v1 import quota_pb2 as pb
+from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
+from glossa.registry.v1 import registry_pb2
+
+from services.quota.__main__ import compose
+from services.quota.config import Config
+from services.runtime.server import running
+from tests.suite import Keys, metadata
+
+HASH = "a" * 64
+
+
+class Ledger:
+    """The Quota service, and what its tables say."""
+
+    def __init__(
+        self, stub: QuotaServiceStub, connection: "asyncpg.Connection[Any]", keys: Keys
+    ) -> None:
+        self.stub = stub
+        self.connection = connection
+        self.bearer = metadata(keys.token("cache"))
+
+    async def admit(self, request: pb.AdmitRequest) -> pb.AdmitResponse:
+        return await self.stub.Admit(request, metadata=self.bearer)
+
+    async def admit_many(self, *requests: pb.AdmitRequest) -> list[pb.AdmitResponse]:
+        response = await self.stub.AdmitMany(
+            pb.AdmitManyRequest(requests=requests), metadata=self.bearer
+        )
+        return list(response.responses)
+
+    async def refund(self, *items: pb.RefundRequest.Item) -> list[pb.RefundResponse.Item]:
+        response = await self.stub.Refund(pb.RefundRequest(items=items), metadata=self.bearer)
+        return list(response.items)
+
+    async def balance(self, user: str) -> int:
+        status = await self.stub.GetQuotaStatus(
+            pb.GetQuotaStatusRequest(user_id=user), metadata=self.bearer
+        )
+        return status.remaining_units
+
+    async def drift(self) -> list[Any]:
+        """Accounts whose balance is not the sum of their entries: always none."""
+        rows = await self.connection.fetch(
+            "SELECT account.user_id, balance_units, sum(entry.units)"
+            " FROM quota.accounts AS account LEFT JOIN quota.ledger_entries AS entry"
+            " USING (user_id) GROUP BY account.user_id, balance_units"
+            " HAVING balance_units <> coalesce(sum(entry.units), 0)"
+        )
+        return list(rows)
+
+
+def ask(
+    user: str = "alice", *, outcome: "pb.Outcome.ValueType" = pb.OUTCOME_GENERATED, **more: Any
+) -> pb.AdmitRequest:
+    context = pb.PageContext(
+        pdf_hash=HASH,
+        page=more.pop("page", 1),
+        locale="en",
+        effective_mode=registry_pb2.EFFECTIVE_MODE_TEXT_ONLY,
+    )
+    fields = {"request_id": str(uuid4()), "endpoint": "explain_page", **more}
+    return pb.AdmitRequest(user_id=user, outcome=outcome, page=context, **fields)
+
+
+@asynccontextmanager
+async def quota_service(
+    databases: Mapping[str, str], keys: Keys, **settings: Any
+) -> AsyncIterator[Ledger]:
+    config = Config(
+        database_url=databases["quota"], verify_key_file=keys.verify_key_file, **settings
+    )
+    connection = await asyncpg.connect(databases["quota"])
+    async with (
+        running("quota", config, compose) as here,
+        grpc.aio.insecure_channel(here.address) as channel,
+    ):
+        yield Ledger(QuotaServiceStub(channel), connection, keys)
+    await connection.close()
+
+
+@pytest.fixture
+async def ledger(databases: Mapping[str, str], keys: Keys) -> AsyncIterator[Ledger]:
+    async with quota_service(databases, keys) as ledger:
+        yield ledger

@@ -1,0 +1,98 @@
+"""The hot statements use their indexes, and the database itself refuses what must not be."""
+
+from collections.abc import AsyncIterator, Mapping
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from services.registry import store
+
+HASH = "a" * 64
+ADD_DOCUMENT = """
+INSERT INTO registry.canonical_documents (pdf_hash, size_bytes, total_pages) VALUES ($1, 10, 1)
+"""
+CROWD = """
+INSERT INTO registry.files (file_id, user_id, content_hash, filename, size_bytes)
+SELECT gen_random_uuid(), 'user-' || number, $1, 'x.pdf', 10 FROM generate_series(1, 5000) AS number
+"""
+
+
+@pytest.fixture
+async def connection(databases: Mapping[str, str]) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(databases["registry"])
+    await connection.execute(ADD_DOCUMENT, HASH)
+    yield connection
+    await connection.close()
+
+
+async def plan(connection: asyncpg.Connection, statement: str, *values: object) -> str:
+    rows = await connection.fetch("EXPLAIN " + statement, *values)
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.parametrize("statement", [store.FIND_HELD, store.RESOLVE_HASH])
+async def test_an_owner_among_thousands_of_holders_is_found_by_index(
+    connection: asyncpg.Connection, statement: str
+) -> None:
+    await connection.execute(CROWD, HASH)
+    await connection.execute("ANALYZE registry.files")
+    page = (1,) if "$4" in statement else ()
+
+    chosen = await plan(connection, statement, HASH, "user-77", None, *page)
+
+    assert "file_of_user_idx" in chosen
+    assert "Seq Scan on files" not in chosen
+
+
+@pytest.mark.parametrize(
+    ("statement", "constraint"),
+    [
+        (
+            "UPDATE registry.canonical_documents SET reference_count = -1, unreferenced_at = NULL",
+            "document_reference_count_is_never_negative",
+        ),
+        (
+            "UPDATE registry.canonical_documents SET reference_count = 1",
+            "document_is_unreferenced_or_counted",
+        ),
+        (
+            "UPDATE registry.canonical_documents SET pdf_hash = 'A' || substr(pdf_hash, 2)",
+            "document_hash_is_sha256",
+        ),
+        (
+            "INSERT INTO registry.files (file_id, content_hash, filename, size_bytes)"
+            " SELECT gen_random_uuid(), pdf_hash, 'x', 1 FROM registry.canonical_documents",
+            "file_has_one_owner",
+        ),
+        (
+            "INSERT INTO registry.canonical_page_metadata (pdf_hash, page, error_reason)"
+            " SELECT pdf_hash, 0, 'PDF_TIMEOUT' FROM registry.canonical_documents",
+            "page_is_counted_from_one",
+        ),
+        (
+            "INSERT INTO registry.canonical_page_metadata (pdf_hash, page, word_count)"
+            " SELECT pdf_hash, 1, 5 FROM registry.canonical_documents",
+            "page_is_known_or_broken",
+        ),
+    ],
+)
+async def test_the_database_refuses_what_must_not_be(
+    connection: asyncpg.Connection, statement: str, constraint: str
+) -> None:
+    with pytest.raises(asyncpg.CheckViolationError) as refused:
+        await connection.execute(statement)
+    assert refused.value.constraint_name == constraint
+
+
+@pytest.mark.parametrize("owner", [("u", None), (None, "v")])
+async def test_the_database_keeps_one_unforced_file_per_owner(
+    connection: asyncpg.Connection, owner: tuple[str | None, str | None]
+) -> None:
+    async def add(*, forced: bool) -> object:
+        return await connection.fetchval(store.ADD_FILE, uuid4(), *owner, HASH, "x.pdf", 10, forced)
+
+    assert await add(forced=False) is not None
+    assert await add(forced=False) is None
+    assert await add(forced=True) is not None
+    assert await add(forced=True) is not None

@@ -1,0 +1,77 @@
+"""A suite whose model is a loopback server the test can hold, and further workers beside it."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from services.runtime.server import Running, running
+from services.runtime.settings import ExplanationSettings
+from services.worker.__main__ import compose
+from services.worker.config import Config
+from tests.fake_openai import FakeOpenAI, fake_openai
+from tests.suite import Keys, Suite, running_suite
+
+# Leases and retries run on clocks a test can wait for.
+QUICK_CACHE = {
+    "lease_seconds": 1.5,
+    "sweep_seconds": 0.2,
+    "poll_seconds": 0.2,
+    "backoff_seconds": (0.05, 0.05),
+    "backoff_jitter_seconds": 0,
+}
+
+
+class StartWorker(Protocol):
+    """Starts a worker of the test's own; settings as in its Config."""
+
+    def __call__(self, **settings: Any) -> AbstractAsyncContextManager[Running]: ...
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[FakeOpenAI]:
+    async with fake_openai() as server:
+        yield server
+
+
+@pytest.fixture
+def explanation(model: FakeOpenAI) -> ExplanationSettings:
+    return ExplanationSettings.model_validate(
+        {"openai_api_key": "secret", "openai_base_url": model.url}
+    )
+
+
+@pytest.fixture
+async def cluster(
+    databases: Mapping[str, str], keys: Keys, tmp_path: Path, explanation: ExplanationSettings
+) -> AsyncIterator[Suite]:
+    """Everything but a worker."""
+    async with running_suite(
+        databases, keys, tmp_path, with_worker=False, explanation=explanation, cache=QUICK_CACHE
+    ) as suite:
+        yield suite
+
+
+@pytest.fixture
+def start_worker(
+    cluster: Suite, databases: Mapping[str, str], keys: Keys, explanation: ExplanationSettings
+) -> StartWorker:
+    @asynccontextmanager
+    async def start(**settings: Any) -> AsyncIterator[Running]:
+        values = {
+            "database_url": databases["worker"],
+            "verify_key_file": keys.verify_key_file,
+            "token_file": keys.token_file("worker"),
+            "registry_address": cluster.addresses["registry"],
+            "cache_address": cluster.addresses["cache"],
+            "explanation": explanation,
+            "renew_seconds": 0.2,
+            "drain_seconds": 1,
+            **settings,
+        }
+        async with running("worker", Config(**values), compose) as worker:
+            yield worker
+
+    return start

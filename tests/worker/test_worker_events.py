@@ -1,0 +1,164 @@
+"""Recorded events: in order, without gaps, fenced by attempt, ended once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import asyncpg
+import pytest
+
+from services.runtime.database import open_database
+from services.worker.domain import Failure, Lease, Progress, Stage, Status, Verdict
+from services.worker.generation import (
+    GenerationView,
+    NewEvent,
+    failure_event,
+    missing_end,
+    progress_event,
+    ready_event,
+    snapshot,
+)
+from services.worker.store import INSERT_EVENT, EventStore
+
+
+@pytest.fixture
+async def store(databases: Mapping[str, str]) -> AsyncIterator[EventStore]:
+    async with open_database(databases["worker"], application_name="test") as database:
+        yield EventStore(database)
+
+
+def lease(attempt: int = 1, generation_id: UUID | None = None) -> Lease:
+    return Lease(generation_id=generation_id or uuid4(), attempt=attempt)
+
+
+def reading(of: Lease) -> NewEvent:
+    return progress_event(of, Progress(stage=Stage.READING))
+
+
+async def sequences(store: EventStore, generation_id: UUID) -> list[int]:
+    return [event.sequence for event in await store.list_events(generation_id, after_sequence=0)]
+
+
+async def test_simultaneous_events_of_a_generation_get_sequences_without_gap(
+    store: EventStore,
+) -> None:
+    first, other = lease(), lease()
+
+    await asyncio.gather(*(store.append_event(reading(one)) for one in (first, other) * 20))
+
+    assert await sequences(store, first.generation_id) == list(range(1, 21))
+    assert await sequences(store, other.generation_id) == list(range(1, 21))
+
+
+async def test_an_older_attempt_has_nothing_more_to_tell(store: EventStore) -> None:
+    new = lease(attempt=2)
+    old = replace(new, attempt=1)
+    await store.append_event(reading(old))
+    await store.append_event(reading(new))
+
+    assert await store.append_event(reading(old)) is None
+    assert await store.append_event(ready_event(old)) is None
+    assert await sequences(store, new.generation_id) == [1, 2]
+
+
+async def test_racing_ends_are_recorded_once_and_nothing_follows(store: EventStore) -> None:
+    one = lease()
+    failed = failure_event(one, Failure(reason="R", message="m"), Verdict.ACCEPTED)
+
+    recorded = await asyncio.gather(
+        *(store.append_event(event) for event in (ready_event(one), failed) * 10)
+    )
+
+    assert len([event for event in recorded if event]) == 1
+    assert await store.append_event(reading(replace(one, attempt=9))) is None
+    assert await sequences(store, one.generation_id) == [1]
+
+
+async def test_the_database_itself_refuses_a_second_end(
+    store: EventStore, databases: Mapping[str, str]
+) -> None:
+    one = lease()
+    await store.append_event(ready_event(one))
+    connection = await asyncpg.connect(databases["worker"])
+    try:
+        with pytest.raises(asyncpg.UniqueViolationError):
+            await connection.execute(
+                INSERT_EVENT, one.generation_id, 2, 1, "failed", "failed", 0, 0, "", ""
+            )
+    finally:
+        await connection.close()
+
+
+async def test_many_generations_are_read_at_once_each_from_its_own_sequence(
+    store: EventStore,
+) -> None:
+    first, second = lease(), lease()
+    for one in (first, second, first, second):
+        await store.append_event(reading(one))
+
+    events = await store.list_events_of_many({first.generation_id: 1, second.generation_id: 0})
+
+    found = {(event.generation_id, event.sequence) for event in events}
+    assert found == {
+        (first.generation_id, 2),
+        (second.generation_id, 1),
+        (second.generation_id, 2),
+    }
+
+
+async def test_a_recorded_event_is_announced(store: EventStore) -> None:
+    heard = asyncio.Event()
+    one = lease()
+    listening = asyncio.create_task(store.listen(heard.set))
+    try:
+        while not heard.is_set():  # the first events may come before the listener stands
+            await store.append_event(reading(one))
+            await asyncio.sleep(0)
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("stage", "attempts", "told"),
+    [
+        (Stage.EXPLAINING, 1, (Stage.READING, 1, 1)),  # the event has the sequence
+        (Stage.QUEUED, 1, (Stage.QUEUED, 1, 1)),  # the lease ran out
+        (Stage.READING, 2, (Stage.READING, 2, 1)),  # a new attempt has begun
+    ],
+)
+async def test_a_snapshot_prefers_the_newest_event_unless_the_cache_knows_more(
+    store: EventStore, stage: Stage, attempts: int, told: tuple[Stage, int, int]
+) -> None:
+    newest = await store.append_event(reading(lease()))
+    assert newest is not None
+    view = GenerationView(
+        generation_id=newest.generation_id,
+        status=Status.GENERATING,
+        stage=stage,
+        attempts=attempts,
+    )
+
+    update = snapshot(view, newest)
+
+    assert (update.stage, update.attempt, update.sequence) == told
+
+
+async def test_a_missing_end_is_recorded_whatever_attempt_was_recorded_before(
+    store: EventStore,
+) -> None:
+    newest = await store.append_event(reading(lease(attempt=2)))
+    assert newest is not None
+    view = GenerationView(
+        generation_id=newest.generation_id,
+        status=Status.FAILED,
+        stage=Stage.FAILED,
+        attempts=1,
+        error=Failure(reason="ATTEMPTS_SPENT", message="m"),
+    )
+
+    end = await store.append_event(missing_end(view, newest))
+
+    assert end is not None
+    assert (end.sequence, end.error_reason) == (2, "ATTEMPTS_SPENT")
