@@ -6,19 +6,18 @@ from pathlib import Path
 
 from glossa.cache.v1 import cache_pb2
 from glossa.worker.v1.worker_pb2 import WatchGenerationResponse
-from rich.live import Live
 
 from services.cli.client import SuiteClient, Target, chunks_of, connected
 from services.cli.errors import CommandFailed
 from services.cli.show import (
     ProgressView,
-    make_console,
     print_json,
     show_quota,
     show_receipt,
     show_stickers,
     show_upload,
 )
+from services.cli.terminal import make_console
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +103,7 @@ async def follow(
         async for last in events:
             print_json("progress", last)
     else:
-        view = ProgressView()
-        with Live(view, console=make_console(), refresh_per_second=12):
-            async for last in events:
-                view.update(last)
+        last = await ProgressView().follow(make_console(), events)
     if last.status == cache_pb2.GENERATION_STATUS_FAILED:
         raise failed(last.error)
     return last

@@ -14,7 +14,6 @@ from glossa.cache.v1 import cache_pb2
 from glossa.quota.v1 import quota_pb2
 from glossa.registry.v1 import registry_pb2
 from rich.console import Console
-from rich.live import Live
 from rich.panel import Panel
 from rich.rule import Rule
 from rich.table import Table
@@ -23,13 +22,8 @@ from services.cli.ask import failed
 from services.cli.client import SuiteClient, connected
 from services.cli.errors import CommandFailed
 from services.cli.sample_pdf import lecture_pdf
-from services.cli.show import (
-    ProgressView,
-    enum_word,
-    make_console,
-    show_seconds,
-    show_stickers,
-)
+from services.cli.show import ProgressView, enum_word, show_stickers
+from services.cli.terminal import count, make_console, show_seconds
 from services.local.errors import LocalError
 from services.local.free_ports import free_ports
 from services.local.state import State
@@ -71,15 +65,18 @@ async def _show(console: Console, suite: SuiteClient) -> None:
 
     console.print("[bold]Ada[/] uploads it and asks about page 2. Nobody has asked before.")
     ada = await _visit(console, suite, f"ada-{nonce}", pdf)
+    console.print()
     show_stickers(console, ada.stickers)
 
     console.print("\n[bold]Ben[/] uploads the same bytes and asks about the same page.")
     ben = await _visit(console, suite, f"ben-{nonce}", pdf)
     same = "the same" if ben.stickers == ada.stickers else "other"
-    console.print(f"  [green]✓[/] {same} {len(ben.stickers)} stickers\n")
+    took = show_seconds(ben.seconds)
+    console.print(f"  [green]✓[/] {same} {len(ben.stickers)} stickers, at once [dim]{took}[/]\n")
 
     generation = await suite.generation(ada.user, ada.answer.generation_id)
     console.print(_receipts([ada, ben]))
+    console.print()
     console.print(_savings(ada, ben, generation))
 
 
@@ -87,10 +84,10 @@ async def _visit(console: Console, suite: SuiteClient, user: str, pdf: bytes) ->
     began = time.monotonic()
     upload = await suite.upload(user, FILENAME, _once(pdf))
     uploaded_at = time.monotonic()
-    held = upload.document.reference_count
+    held = count(upload.document.reference_count, "reference")
     console.print(
         f"  [green]✓[/] uploaded [dim]{show_seconds(uploaded_at - began)}[/]; "
-        f"{held} {'reference' if held == 1 else 'references'} to the document"
+        f"{held} to the document"
     )
     target = {"file_id": upload.file.file_id}
     answer = await suite.explain(user, target, page=PAGE, locale="en")
@@ -105,11 +102,9 @@ async def _stickers(
     """What the answer holds already, or what comes at the end of watching."""
     error, stickers = answer.error, list(answer.stickers)
     if answer.status == cache_pb2.GENERATION_STATUS_GENERATING:
-        view = ProgressView()
-        with Live(view, console=console, refresh_per_second=12):
-            async for event in suite.watch(user, answer.generation_id):
-                view.update(event)
-                error, stickers = event.error, list(event.stickers)
+        events = suite.watch(user, answer.generation_id)
+        last = await ProgressView().follow(console, events)
+        error, stickers = last.error, list(last.stickers)
     if error.reason:
         raise failed(error)
     return stickers
@@ -131,12 +126,12 @@ def _receipts(visits: list[Visit]) -> Table:
 
 
 def _savings(ada: Visit, ben: Visit, generation: cache_pb2.Generation) -> Panel:
-    references = ben.upload.document.reference_count
+    references = count(ben.upload.document.reference_count, "reference")
     lines = [
         f"the model ({generation.model}) worked once instead of twice",
         f"{show_seconds(ben.seconds)} instead of {show_seconds(ada.seconds)}: "
         f"{ada.seconds / ben.seconds:.0f} times as fast",
-        f"1 stored document, {references} references to it",
+        f"1 stored document, {references} to it",
     ]
     return Panel("\n".join(lines), title="what sharing saved", title_align="left", style="green")
 

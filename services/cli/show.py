@@ -1,8 +1,9 @@
 """How answers look: JSON lines for machines; panels, tables and live progress for people."""
 
+import contextlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 from glossa.cache.v1 import cache_pb2
 from glossa.quota.v1 import quota_pb2
@@ -12,13 +13,15 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.markdown import Markdown
 from rich.panel import Panel
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-WIDTH_LIMIT = 96
+from services.cli.terminal import count, show_seconds
+
 STAGES = {
     cache_pb2.STAGE_QUEUED: "waiting for a worker",
     cache_pb2.STAGE_READING: "reading the page",
@@ -36,13 +39,8 @@ COLOURS = {
     cache_pb2.STICKER_KIND_FIGURE: "blue",
     cache_pb2.STICKER_KIND_EXAMPLE: "bright_red",
 }
+COUNTED = frozenset({cache_pb2.STAGE_ANALYSING_IMAGES, cache_pb2.STAGE_EXPLAINING})
 ENDED = frozenset({cache_pb2.STAGE_READY, cache_pb2.STAGE_FAILED})
-
-
-def make_console() -> Console:
-    console = Console(highlight=False)
-    # Long lines are hard to read, however wide the window is.
-    return Console(highlight=False, width=min(console.width, WIDTH_LIMIT))
 
 
 def print_json(kind: str, message: Message) -> None:
@@ -61,6 +59,20 @@ class ProgressView:
         self._began: list[float] = []
         self._details: list[str] = []
         self._spinner = Spinner("dots", style="cyan")
+
+    async def follow(
+        self, console: Console, events: AsyncIterator[worker_pb2.WatchGenerationResponse]
+    ) -> worker_pb2.WatchGenerationResponse:
+        """Show every event as it comes and return the last."""
+        last = worker_pb2.WatchGenerationResponse()
+        # A pipe cannot be drawn over: it gets the finished list once.
+        live = Live(self, console=console, refresh_per_second=12) if console.is_terminal else None
+        with live or contextlib.nullcontext():
+            async for last in events:
+                self.update(last)
+        if live is None:
+            console.print(self)
+        return last
 
     def update(self, event: worker_pb2.WatchGenerationResponse) -> None:
         if not self._stages or self._stages[-1] != event.stage:
@@ -85,10 +97,6 @@ class ProgressView:
         return show_seconds(following[0] - self._began[index])
 
 
-def show_seconds(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
 def show_stickers(console: Console, stickers: Iterable[cache_pb2.Sticker]) -> None:
     for sticker in stickers:
         console.print(_panel(sticker))
@@ -98,7 +106,7 @@ def show_receipt(console: Console, answer: cache_pb2.ExplainPageResponse) -> Non
     outcome = enum_word(quota_pb2.Outcome.Name(answer.outcome), "OUTCOME_")
     receipt = answer.receipt
     console.print(
-        f"[bold]{outcome}[/], {receipt.units} {_units(receipt.units)} charged, "
+        f"[bold]{outcome}[/], {count(receipt.units, 'unit')} charged, "
         f"{receipt.remaining_units} left"
     )
     console.print(f"[dim]generation {answer.generation_id}, request {answer.request_id}[/]")
@@ -109,10 +117,8 @@ def show_receipt(console: Console, answer: cache_pb2.ExplainPageResponse) -> Non
 
 def show_upload(console: Console, answer: registry_pb2.UploadDocumentResponse) -> None:
     note = enum_word(registry_pb2.UploadNote.Name(answer.note), "UPLOAD_NOTE_")
-    pages = answer.document.total_pages
-    console.print(
-        Text(f"{answer.file.filename}: {note}, {pages} {'page' if pages == 1 else 'pages'}")
-    )
+    pages = count(answer.document.total_pages, "page")
+    console.print(Text(f"{answer.file.filename}: {note}, {pages}"))
     console.print(f"[dim]file[/] {answer.file.file_id}")
     console.print(f"[dim]hash[/] {answer.file.pdf_hash}", soft_wrap=True)
 
@@ -146,7 +152,7 @@ def _panel(sticker: cache_pb2.Sticker) -> Panel:
 def _detail(event: worker_pb2.WatchGenerationResponse) -> str:
     if event.stage == cache_pb2.STAGE_QUEUED and event.queue_position:
         return f"(number {event.queue_position} in the queue)"
-    if event.total:
+    if event.total > 1 and event.stage in COUNTED:
         return f"{event.done}/{event.total}"
     return event.error.message if event.stage == cache_pb2.STAGE_FAILED else ""
 
@@ -154,10 +160,6 @@ def _detail(event: worker_pb2.WatchGenerationResponse) -> str:
 def _mark(stage: "cache_pb2.Stage.ValueType") -> Text:
     failed = stage in {cache_pb2.STAGE_FAILED, cache_pb2.STAGE_RETRYING}
     return Text("✗", style="red") if failed else Text("✓", style="green")
-
-
-def _units(count: int) -> str:
-    return "unit" if count == 1 else "units"
 
 
 def _moment(timestamp: Timestamp) -> str:

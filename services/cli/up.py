@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from services.cli.show import make_console, show_seconds
+from services.cli.terminal import make_console, show_seconds
 from services.local.layout import SERVICES
 from services.local.supervisor import RunningSuite, SuitePlan, plan_from, running_suite
 from services.local.tether import die_with_parent
-from services.runtime.settings import ExplanationSettings
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUOTA_METHOD = "glossa.quota.v1.QuotaService/GetQuotaStatus"
@@ -75,6 +74,9 @@ def _addresses(suite: RunningSuite) -> Table:
 
 
 def _facts(suite: RunningSuite) -> Table:
+    # Slow to import, and nobody waits for it any more.
+    from services.runtime.settings import ExplanationSettings  # noqa: PLC0415
+
     explanation = ExplanationSettings()
     model = explanation.model_name
     if not explanation.uses_openai:
@@ -99,7 +101,8 @@ def _things_to_try(plan: SuitePlan) -> list[str]:
         f"{glossa} explain FILE.pdf --user alice --page 1",
         f"{buf} curl --protocol grpc --http2-prior-knowledge --reflect-header '*' \\",
         f'  -H "authorization: Bearer $({glossa} token --scope gateway)" \\',
-        f'  -d \'{{"user_id":"alice"}}\' http://{plan.ports.address("quota")}/{QUOTA_METHOD}',
+        """  -d '{"user_id":"alice"}' \\""",
+        f"  http://{plan.ports.address('quota')}/{QUOTA_METHOD}",
     ]
 
 

@@ -1,5 +1,6 @@
 """Who Postgres runs as: root may not run it, so root lends it the account `nobody`."""
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -7,7 +8,10 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-NOBODY_FALLBACK_ID = 65534  # small containers have no passwd entry
+from services.local.errors import LocalError
+
+# In this order; small containers have only some of them. initdb wants one with a name.
+CANDIDATES = ("nobody", "postgres", "daemon", "bin")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +38,11 @@ class Account:
 def server_account() -> Account:
     if os.geteuid() != 0:
         return Account()
-    try:
-        entry = pwd.getpwnam("nobody")
-    except KeyError:
-        return Account(uid=NOBODY_FALLBACK_ID, gid=NOBODY_FALLBACK_ID)
-    return Account(uid=entry.pw_uid, gid=entry.pw_gid)
+    for name in CANDIDATES:
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return Account(uid=entry.pw_uid, gid=entry.pw_gid)
+    raise LocalError("PostgreSQL does not run as root, and there is no account `nobody` to lend it")
 
 
 def readable_copy(source: Path, target: Path) -> Path:

@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> None:
     limits = Limits(*map(int, arguments))
     tasks = socket.socket(fileno=os.dup(0))
     answers = silence()
+    pdf_pages.rehearse()
     confine(parent_pid=limits.parent_pid, memory_bytes=limits.memory_bytes)
     answer(answers, {"ready": True}, limits)
     while task := receive(tasks):

@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +94,8 @@ class Child:
     async def perform(self, task: dict[str, Any], descriptor: int) -> dict[str, Any]:
         """Hand the file over and wait for the answer."""
         try:
-            socket.send_fds(self._tasks, [json.dumps(task).encode()], [descriptor])
+            with read_only(descriptor) as handed:
+                socket.send_fds(self._tasks, [json.dumps(task).encode()], [handed])
         except OSError as error:  # it died while it was idle
             raise PdfReaderLost from error
         answer = await self._answer()
@@ -235,6 +236,16 @@ def command(limits: SandboxLimits) -> Sequence[str]:
     granted = (limits.memory_bytes, limits.cpu_seconds, limits.answer_bytes, limits.pages)
     child = (sys.executable, "-I", "-B", "-m", "services.registry.pdf_child")
     return [*child, *map(str, (os.getpid(), *granted))]
+
+
+@contextmanager
+def read_only(descriptor: int) -> Iterator[int]:
+    """The same file, opened anew: whoever gets this cannot change the bytes that were hashed."""
+    anew = os.open(f"/dev/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield anew
+    finally:
+        os.close(anew)
 
 
 def spent(answer: dict[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """Tokens and scopes: who may call what, with algorithm, issuer, audience and expiry pinned."""
 
+import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -81,7 +82,7 @@ class TokenVerifier:
                 self._known.clear()
             self._known[token] = known
         caller, expires_at = known
-        if expires_at <= datetime.now(UTC).timestamp():
+        if expires_at <= time.time():
             self._known.pop(token, None)
             raise Unauthenticated("the token has expired; get a new one")
         return caller

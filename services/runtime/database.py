@@ -29,6 +29,14 @@ RETRY_AFTER = timedelta(seconds=1)
 # Classes of SQLSTATE that say the database is away or busy, not that we asked nonsense:
 # connection, transaction rollback, resources, lock not available, operator intervention.
 _TROUBLE = frozenset({"08", "40", "53", "55", "57"})
+_DRIVER_ERRORS = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    # What asyncpg says when the server ended a connection between two statements.
+    asyncpg.InternalClientError,
+)
 
 
 class Database:
@@ -91,7 +99,7 @@ def _driver_trouble() -> Iterator[None]:
     """Turn what the driver raises when the database is away into the error callers can wait out."""
     try:
         yield
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except _DRIVER_ERRORS as error:
         if not is_trouble(error):
             raise
         log.warning("database_trouble", error=type(error).__name__, detail=str(error)[:200])

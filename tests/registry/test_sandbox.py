@@ -1,6 +1,7 @@
 """The sandbox reads good PDFs, refuses bad ones by their reason, and outlives every child."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
@@ -34,6 +35,11 @@ async def refusal(sandbox: PdfSandbox, content: bytes) -> str:
     with handed_over(content) as file, pytest.raises(PdfError) as refused:
         await sandbox.inspect(file)
     return refused.value.reason
+
+
+def knows_landlock() -> bool:
+    """Whether this kernel is new enough for every promise of the confinement."""
+    return sys.platform.startswith("linux") and bool(ctypes.CDLL(None).syscall(444, 0, 0, 1) >= 6)
 
 
 async def until(happened: Callable[[], bool]) -> None:
@@ -222,6 +228,37 @@ async def test_a_child_has_given_up_what_it_does_not_need(sandbox: PdfSandbox) -
     assert about(pid, "environ") == ""
     assert "NoNewPrivs:\t1" in about(pid, "status")
     assert os.getpgid(pid) == pid
+
+
+CONFINED = """
+import os, sys
+from services.registry.confinement import confine
+confine(parent_pid=os.getppid(), memory_bytes=1 << 30)
+for act in (
+    lambda: open("/etc/passwd"),
+    lambda: open("/dev/shm/glossa-escape", "w"),
+    lambda: os.kill(os.getppid(), 0),
+    lambda: __import__("socket").create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5),
+):
+    try:
+        act()
+        print("done")
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(not knows_landlock(), reason="this kernel cannot close the file system")
+async def test_a_child_taken_over_cannot_open_signal_or_connect() -> None:
+    listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    async with listener:
+        port = listener.sockets[0].getsockname()[1]
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", CONFINED, str(port)), stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await child.communicate()
+    assert len(output.split()) == 4
+    assert b"done" not in output.split()
 
 
 async def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:

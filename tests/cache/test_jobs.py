@@ -1,0 +1,219 @@
+"""Leases: pushed at once, fenced by their attempt, never lost, never observed twice."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc
+import pytest
+from glossa.cache.v1 import cache_pb2, jobs_pb2
+from glossa.quota.v1 import quota_pb2
+
+from tests.cache.conftest import House, Worker, open_house, refused
+from tests.suite import Keys
+
+
+async def test_a_waiting_worker_is_handed_new_work(house: House) -> None:
+    pdf_hash = await house.document("alice")
+    waiting = asyncio.create_task(house.worker.lease())
+
+    answer = await house.suite.explain("alice", pdf_hash)
+    job = await waiting
+
+    assert job.lease.generation_id == answer.generation_id
+    assert (job.lease.attempt, job.pdf_hash, job.page, job.locale) == (1, pdf_hash, 1, "en")
+    assert 70 <= job.time_left.ToTimedelta().total_seconds() <= 75
+
+
+async def test_many_workers_never_share_a_job(house: House) -> None:
+    documents = [await house.document("alice") for _ in range(10)]
+    for pdf_hash in documents:
+        await house.suite.explain("alice", pdf_hash)
+
+    workers = [Worker(house.suite, f"worker-{n}") for n in range(10)]
+    jobs = await asyncio.gather(*(worker.lease() for worker in workers))
+
+    assert len({job.lease.generation_id for job in jobs}) == 10
+
+
+async def test_no_more_jobs_come_than_were_asked_for(house: House) -> None:
+    for _ in range(3):
+        await house.suite.explain("alice", await house.document("alice"))
+
+    async with house.worker.leasing(credits_=2) as stream:
+        await stream.read()
+        await stream.read()
+        leased = "SELECT count(*) FROM cache.generations WHERE leased_by IS NOT NULL"
+        assert await house.admin.fetchval(leased) == 2
+        await stream.write(jobs_pb2.LeaseJobsRequest(worker_id="worker-1", credits=1))
+        await stream.read()
+        assert await house.admin.fetchval(leased) == 3
+
+
+async def test_progress_is_seen_by_readers(house: House) -> None:
+    answer = await house.suite.explain("alice", await house.document("alice"))
+    job = await house.worker.lease()
+
+    assert await house.worker.renew(job) == [answer.generation_id]
+
+    generation = await house.suite.generation(answer.generation_id)
+    assert generation.stage == cache_pb2.STAGE_EXPLAINING
+    assert (generation.done, generation.total, generation.queue_position) == (1, 3, 0)
+
+
+async def test_a_late_worker_cannot_renew_complete_or_fail_a_lost_lease(
+    admin_url: str, databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    async with open_house(admin_url, databases, keys, tmp_path, lease_seconds=0.2) as house:
+        answer = await house.suite.explain("alice", await house.document("alice"))
+        late, prompt = house.worker, Worker(house.suite, "worker-2")
+        stale = await late.lease()
+        fresh = await prompt.lease()  # comes when the first lease has run out
+
+        assert (stale.lease.attempt, fresh.lease.attempt) == (1, 2)
+        assert await late.renew(stale) == []
+        assert await late.complete(stale, "Stale") == jobs_pb2.JOB_VERDICT_LEASE_LOST
+        assert await late.fail(stale, permanent=True) == jobs_pb2.JOB_VERDICT_LEASE_LOST
+        assert await prompt.complete(fresh, "Fresh") == jobs_pb2.JOB_VERDICT_ACCEPTED
+        assert await prompt.complete(fresh, "Twice") == jobs_pb2.JOB_VERDICT_LEASE_LOST
+
+        generation = await house.suite.generation(answer.generation_id)
+        assert [sticker.title for sticker in generation.stickers] == ["Fresh"]
+        assert await house.balance("alice") == 999
+
+
+async def test_a_permanent_failure_refunds_everyone_who_paid(house: House) -> None:
+    pdf_hash = await house.document("alice", "bob")
+    first = await house.suite.explain("alice", pdf_hash)
+    await house.suite.explain("bob", pdf_hash)
+
+    verdict = await house.worker.fail(await house.worker.lease(), permanent=True)
+
+    assert verdict == jobs_pb2.JOB_VERDICT_ACCEPTED
+    assert [await house.balance(user) for user in ("alice", "bob")] == [1000, 1000]
+    generation = await house.suite.generation(first.generation_id)
+    assert generation.status == cache_pb2.GENERATION_STATUS_FAILED
+    assert generation.error.reason == "MODEL_DOWN"
+    again = await house.suite.explain("alice", pdf_hash)
+    assert again.generation_id != first.generation_id
+    assert again.outcome == quota_pb2.OUTCOME_GENERATED
+
+
+async def test_a_refunded_request_asked_again_tells_of_the_failure(house: House) -> None:
+    pdf_hash = await house.document("alice")
+    request_id = "00000000-0000-4000-8000-000000000001"
+    await house.suite.explain("alice", pdf_hash, request_id=request_id)
+    await house.worker.fail(await house.worker.lease(), permanent=True)
+    assert await house.balance("alice") == 1000
+
+    again = await house.suite.explain("alice", pdf_hash, request_id=request_id)
+
+    assert again.outcome == quota_pb2.OUTCOME_REPLAYED
+    assert again.status == cache_pb2.GENERATION_STATUS_FAILED
+    assert (again.error.reason, again.receipt.units) == ("MODEL_DOWN", 0)
+
+
+async def test_a_transient_failure_is_tried_again_and_charged_once(house: House) -> None:
+    answer = await house.suite.explain("alice", await house.document("alice"))
+
+    verdict = await house.worker.fail(await house.worker.lease(), permanent=False)
+    retry = await house.worker.lease()
+    await house.worker.complete(retry)
+
+    assert verdict == jobs_pb2.JOB_VERDICT_RETRYING
+    assert retry.lease.attempt == 2
+    generation = await house.suite.generation(answer.generation_id)
+    assert generation.status == cache_pb2.GENERATION_STATUS_READY
+    assert await house.balance("alice") == 999
+
+
+async def test_the_third_failure_is_the_last(house: House) -> None:
+    answer = await house.suite.explain("alice", await house.document("alice"))
+
+    verdicts = [
+        await house.worker.fail(await house.worker.lease(), permanent=False) for _ in range(3)
+    ]
+
+    retrying, ended = jobs_pb2.JOB_VERDICT_RETRYING, jobs_pb2.JOB_VERDICT_ACCEPTED
+    assert verdicts == [retrying, retrying, ended]
+    generation = await house.suite.generation(answer.generation_id)
+    assert generation.status == cache_pb2.GENERATION_STATUS_FAILED
+    assert await house.balance("alice") == 1000
+
+
+async def test_the_sweep_ends_what_workers_left_behind_and_refunds_it(
+    admin_url: str, databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    quick = {"lease_seconds": 0.1, "sweep_seconds": 0.1, "max_attempts": 1}
+    async with open_house(admin_url, databases, keys, tmp_path, **quick) as house:
+        answer = await house.suite.explain("alice", await house.document("alice"))
+        await house.worker.lease()  # and never heard of again
+
+        await house.until("SELECT status = 'failed' FROM cache.generations")
+
+        generation = await house.suite.generation(answer.generation_id)
+        assert generation.error.reason == "ATTEMPTS_SPENT"
+        assert await house.balance("alice") == 1000
+
+
+async def test_a_job_that_nobody_takes_up_is_refunded(
+    admin_url: str, databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    quick = {"queue_wait_seconds": 0.1, "sweep_seconds": 0.1}
+    async with open_house(admin_url, databases, keys, tmp_path, **quick) as house:
+        answer = await house.suite.explain("alice", await house.document("alice"))
+
+        await house.until("SELECT status = 'failed' FROM cache.generations")
+
+        generation = await house.suite.generation(answer.generation_id)
+        assert generation.error.reason == "QUEUE_TIMEOUT"
+        assert await house.balance("alice") == 1000
+
+
+async def test_only_workers_may_take_jobs(house: House) -> None:
+    for scope in ("gateway", "admin", "cache"):
+        async with refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED"):
+            await house.suite.jobs.RenewLeases(
+                jobs_pb2.RenewLeasesRequest(worker_id="x"), metadata=house.suite.bearer(scope)
+            )
+
+
+async def test_a_bad_message_ends_the_lease_stream_with_its_reason(house: House) -> None:
+    async with (
+        refused(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
+        house.worker.leasing(credits_=1000) as stream,
+    ):
+        await stream.read()
+
+
+@pytest.mark.parametrize(
+    ("sticker", "field"),
+    [
+        (cache_pb2.Sticker(), "sticker_id"),
+        (cache_pb2.Sticker(sticker_id="s1"), "kind"),
+        (cache_pb2.Sticker(sticker_id="s1", kind=cache_pb2.STICKER_KIND_TERM), "title"),
+        (
+            cache_pb2.Sticker(
+                sticker_id="s1",
+                kind=cache_pb2.STICKER_KIND_TERM,
+                title="a\0b",
+                body_markdown="c",
+            ),
+            "title",
+        ),
+    ],
+)
+async def test_a_result_that_breaks_the_schema_is_refused(
+    house: House, sticker: cache_pb2.Sticker, field: str
+) -> None:
+    answer = await house.suite.explain("alice", await house.document("alice"))
+    job = await house.worker.lease()
+    item = jobs_pb2.CompleteJobsRequest.Item(lease=job.lease, stickers=[sticker])
+    request = jobs_pb2.CompleteJobsRequest(worker_id="worker-1", items=[item])
+
+    async with refused(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT") as seen:
+        await house.suite.jobs.CompleteJobs(request, metadata=house.suite.bearer("worker"))
+
+    assert f"items[0].stickers[0].{field}" in seen[0].details()
+    generation = await house.suite.generation(answer.generation_id)
+    assert generation.status == cache_pb2.GENERATION_STATUS_GENERATING

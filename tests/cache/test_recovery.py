@@ -1,0 +1,193 @@
+"""Charge and enqueue: whatever breaks in between ends with work and charge, or with neither."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import grpc
+from glossa.cache.v1 import cache_pb2
+from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
+from glossa.quota.v1 import quota_pb2
+from glossa.registry.v1 import registry_pb2
+
+from services.cache.__main__ import compose
+from services.cache.config import Config
+from services.cache.domain import Ask, Key, Outcome, ResolvedPage
+from services.cache.request_store import RequestStore
+from services.runtime.database import open_database
+from services.runtime.server import running
+from tests.cache.conftest import House, details, open_house, refused
+from tests.suite import Keys
+
+NOBODY_LISTENS = "127.0.0.1:1"
+
+
+@asynccontextmanager
+async def cache_cut_off_from_quota(
+    house: House, databases: Mapping[str, str], keys: Keys
+) -> AsyncIterator[CacheServiceStub]:
+    """A second replica of the Cache whose Quota does not answer and whose sweep sleeps."""
+    config = Config(
+        database_url=databases["cache"],
+        verify_key_file=keys.verify_key_file,
+        token_file=keys.token_file("cache"),
+        registry_address=house.suite.addresses["registry"],
+        quota_address=NOBODY_LISTENS,
+    )
+    async with (
+        running("cache", config, compose) as here,
+        grpc.aio.insecure_channel(here.address) as channel,
+    ):
+        yield CacheServiceStub(channel)
+
+
+def ask_for(pdf_hash: str, request_id: UUID) -> cache_pb2.ExplainPageRequest:
+    return cache_pb2.ExplainPageRequest(
+        user_id="alice", pdf_hash=pdf_hash, page=1, locale="en", request_id=str(request_id)
+    )
+
+
+async def charge(house: House, pdf_hash: str, request_id: UUID) -> None:
+    """What the Cache sends to Quota between its two transactions."""
+    context = quota_pb2.PageContext(
+        pdf_hash=pdf_hash,
+        page=1,
+        locale="en",
+        effective_mode=registry_pb2.EFFECTIVE_MODE_TEXT_ONLY,
+    )
+    request = quota_pb2.AdmitRequest(
+        request_id=str(request_id),
+        user_id="alice",
+        endpoint="explain_page",
+        outcome=quota_pb2.OUTCOME_GENERATED,
+        page=context,
+    )
+    await house.suite.quota.Admit(request, metadata=house.suite.bearer("cache"))
+
+
+async def open_intent(
+    house: House, databases: Mapping[str, str], pdf_hash: str, request_id: UUID
+) -> None:
+    """What the Cache writes before it charges."""
+    async with open_database(databases["cache"], application_name="test") as database:
+        opened = await RequestStore(database, Config.model_construct().clocks()).open_intent(
+            Ask(
+                request_id=request_id,
+                user_id="alice",
+                file_id=None,
+                pdf_hash=pdf_hash,
+                page=1,
+                locale="en",
+            ),
+            ResolvedPage(pdf_hash=pdf_hash, page=1, effective_mode="text_only", images_count=0),
+            outcome=Outcome.GENERATED,
+            generation_id=None,
+            nonce=uuid4(),
+        )
+    assert opened
+
+
+async def test_without_quota_nothing_is_started_and_the_caller_may_retry(
+    house: House, databases: Mapping[str, str], keys: Keys
+) -> None:
+    pdf_hash, request_id = await house.document("alice"), uuid4()
+    async with (
+        cache_cut_off_from_quota(house, databases, keys) as broken,
+        refused(grpc.StatusCode.UNAVAILABLE, "QUOTA_UNAVAILABLE") as seen,
+    ):
+        await broken.ExplainPage(ask_for(pdf_hash, request_id), metadata=house.suite.bearer())
+
+    assert "RetryInfo" in details(seen[0])
+    assert await house.admin.fetchval("SELECT count(*) FROM cache.generations") == 0
+    answer = await house.suite.explain("alice", pdf_hash, request_id=str(request_id))
+    assert answer.outcome == quota_pb2.OUTCOME_GENERATED
+    assert await house.balance("alice") == 999
+
+
+async def test_an_intent_left_before_the_charge_keeps_a_late_charge_out(
+    admin_url: str, databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    quick = {"intent_seconds": 0.1, "sweep_seconds": 0.1}
+    async with open_house(admin_url, databases, keys, tmp_path, **quick) as house:
+        pdf_hash, request_id = await house.document("alice"), uuid4()
+        await open_intent(house, databases, pdf_hash, request_id)
+
+        await house.until("SELECT status = 'void' FROM quota.explain_requests")
+        await charge(house, pdf_hash, request_id)
+
+        assert await house.balance("alice") == 1000
+        async with refused(grpc.StatusCode.FAILED_PRECONDITION, "REQUEST_ID_DEAD"):
+            await house.suite.explain("alice", pdf_hash, request_id=str(request_id))
+
+
+async def test_a_charge_whose_request_died_is_given_back(
+    admin_url: str, databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    quick = {"intent_seconds": 0.1, "sweep_seconds": 0.1}
+    async with open_house(admin_url, databases, keys, tmp_path, **quick) as house:
+        pdf_hash, request_id = await house.document("alice"), uuid4()
+        await charge(house, pdf_hash, request_id)
+        await open_intent(house, databases, pdf_hash, request_id)
+
+        await house.until("SELECT status = 'refunded' FROM quota.explain_requests")
+
+        assert await house.balance("alice") == 1000
+        assert await house.admin.fetchval("SELECT state FROM cache.requests") == "aborted"
+        assert await house.admin.fetchval("SELECT count(*) FROM cache.generations") == 0
+
+
+async def test_a_retry_finishes_what_a_crash_after_the_charge_left(
+    house: House, databases: Mapping[str, str]
+) -> None:
+    pdf_hash, request_id = await house.document("alice"), uuid4()
+    await open_intent(house, databases, pdf_hash, request_id)
+    await charge(house, pdf_hash, request_id)
+
+    answer = await house.suite.explain("alice", pdf_hash, request_id=str(request_id))
+
+    assert answer.outcome == quota_pb2.OUTCOME_GENERATED
+    assert answer.receipt.units == 1
+    assert await house.balance("alice") == 999
+
+
+async def test_a_taken_over_intent_cannot_be_attached_by_its_former_holder(
+    house: House, databases: Mapping[str, str]
+) -> None:
+    pdf_hash, request_id = await house.document("alice"), uuid4()
+    await open_intent(house, databases, pdf_hash, request_id)
+    async with open_database(databases["cache"], application_name="test") as database:
+        store = RequestStore(database, Config.model_construct().clocks())
+        request = await store.read_request(request_id)
+        assert request is not None
+        assert await store.take_over_intent(request_id, held=request.nonce, nonce=uuid4())
+
+        key = Key(
+            kind="page_explanation",
+            pdf_hash=pdf_hash,
+            page=1,
+            prompt_version="1",
+            locale="en",
+            effective_mode="text_only",
+            model="test",
+            scope="shared",
+        )
+        attached = await store.attach(
+            request_id, nonce=request.nonce, key=key, images_count=0, units=1
+        )
+
+    assert attached is None
+    assert await house.admin.fetchval("SELECT count(*) FROM cache.generations") == 0
+
+
+async def test_refunds_wait_until_quota_is_back(house: House) -> None:
+    pdf_hash = await house.document("alice")
+    await house.suite.explain("alice", pdf_hash)
+    job = await house.worker.lease()
+    async with house.admin.transaction():
+        # As if Quota had been away: nobody can settle while its accounts are locked.
+        await house.admin.execute("LOCK quota.accounts IN ACCESS EXCLUSIVE MODE")
+        await house.worker.fail(job, permanent=True)
+        assert await house.admin.fetchval("SELECT count(*) FROM cache.outbox") == 1
+
+    assert await house.balance("alice") == 1000

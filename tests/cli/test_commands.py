@@ -1,0 +1,198 @@
+"""The commands against a real suite: what people see, what machines read."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.sample_pdf import lecture_pdf
+from services.local.layout import suite_addresses
+from tests.local.up import Up, environment, started
+
+
+@pytest.fixture(scope="module")
+async def up() -> AsyncIterator[Up]:
+    with tempfile.TemporaryDirectory(prefix="glossa-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        async with started(folder) as up:
+            yield up
+
+
+@pytest.fixture
+def lecture(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    path = tmp_path / "lecture.pdf"
+    path.write_bytes(lecture_pdf(request.node.name))
+    return path
+
+
+def glossa(up: Up, *arguments: str) -> subprocess.CompletedProcess[str]:
+    variables = environment(up.state.root.parent, up.ports)
+    del variables["GLOSSA_PORT_BASE"]  # the state folder tells
+    return subprocess.run(
+        [sys.executable, "-m", "services.cli", *arguments],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def json_lines(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_the_suite_is_found_through_its_state_folder(up: Up) -> None:
+    found = suite_addresses({"GLOSSA_STATE_DIR": str(up.state.root)})
+
+    assert found == up.ports.addresses()
+
+
+def test_a_file_is_uploaded_once_however_often_it_is_sent(up: Up, lecture: Path) -> None:
+    [first] = json_lines(glossa(up, "upload", str(lecture), "--user", "ann", "--json"))
+    [second] = json_lines(glossa(up, "upload", str(lecture), "--user", "ann", "--json"))
+
+    assert (first["note"], second["note"]) == (
+        "UPLOAD_NOTE_CREATED",
+        "UPLOAD_NOTE_DEDUPLICATED",
+    )
+    assert first["file"] == second["file"]
+    assert first["document"]["total_pages"] == 3
+
+
+def test_explain_tells_machines_everything_in_order(up: Up, lecture: Path) -> None:
+    lines = json_lines(glossa(up, "explain", str(lecture), "--user", "bea", "--json"))
+    again = json_lines(glossa(up, "explain", str(lecture), "--user", "bob", "--json"))
+
+    assert [line["type"] for line in lines[:2]] == ["upload", "explain"]
+    assert lines[1]["outcome"] == "OUTCOME_GENERATED"
+    assert {line["type"] for line in lines[2:]} == {"progress"}
+    assert lines[-1]["status"] == "GENERATION_STATUS_READY"
+    assert again[-1]["outcome"] == "OUTCOME_CACHED"
+    assert again[-1]["stickers"] == lines[-1]["stickers"]
+
+
+def test_explain_shows_people_stickers_and_the_receipt(up: Up, lecture: Path) -> None:
+    [uploaded] = json_lines(glossa(up, "upload", str(lecture), "--user", "cat", "--json"))
+    file_id, pdf_hash = uploaded["file"]["file_id"], uploaded["file"]["pdf_hash"]
+
+    first = glossa(up, "explain", "--file-id", file_id, "--user", "cat", "--page", "2")
+    second = glossa(up, "explain", "--hash", pdf_hash, "--user", "cat", "--page", "2")
+
+    assert "stickers are ready" in first.stdout
+    assert "generated, 1 unit charged, 999 left" in first.stdout
+    assert "cached, 1 unit charged, 998 left" in second.stdout
+    assert "Load factor" in second.stdout
+
+
+def test_a_finished_generation_can_still_be_watched(up: Up, lecture: Path) -> None:
+    lines = json_lines(glossa(up, "explain", str(lecture), "--user", "dan", "--json"))
+    generation_id = lines[1]["generation_id"]
+
+    watched = json_lines(glossa(up, "watch", generation_id, "--user", "dan", "--json"))
+
+    assert watched[-1]["stickers"] == lines[-1]["stickers"]
+
+
+def test_quota_counts_what_was_asked(up: Up, lecture: Path) -> None:
+    glossa(up, "explain", str(lecture), "--user", "eve")
+
+    [status] = json_lines(glossa(up, "quota", "--user", "eve", "--json"))
+    shown = glossa(up, "quota", "--user", "eve").stdout
+
+    assert status["remaining_units"] == "999"
+    assert {tier["tier"]: tier["used"] for tier in status["tiers"]} == {
+        "soft": 1,
+        "hard": 1,
+        "daily": 1,
+    }
+    assert "eve has 999 units left" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--page", "9"], "PAGE_OUT_OF_RANGE"),
+        (["--page", "0"], "INVALID_ARGUMENT"),
+        (["--locale", "fr"], "INVALID_ARGUMENT"),
+    ],
+)
+def test_a_refusal_is_one_line_with_its_reason(
+    up: Up, lecture: Path, arguments: list[str], words: str
+) -> None:
+    result = glossa(up, "explain", str(lecture), "--user", "fay", *arguments)
+
+    assert result.returncode == 1
+    [line] = result.stderr.strip().split("\n")
+    assert line.startswith("error: ")
+    assert f"({words})" in line
+
+
+def test_a_document_nobody_gave_is_refused_with_the_next_step(up: Up) -> None:
+    result = glossa(up, "explain", "--hash", "0" * 64, "--user", "gus")
+
+    assert result.stderr.strip().endswith(
+        "(FILE_NOT_FOUND); upload it first: `glossa upload FILE --user ID`"
+    )
+
+
+def test_what_is_no_pdf_is_refused(up: Up) -> None:
+    result = glossa(up, "upload", __file__, "--user", "gus")
+
+    assert (result.returncode, "(NOT_A_PDF)" in result.stderr) == (1, True)
+
+
+def test_the_demo_uses_the_suite_that_runs(up: Up) -> None:
+    shown = glossa(up, "demo").stdout
+
+    assert "suite the one that is running" in shown
+    assert_demo_is_right(shown)
+
+
+def test_the_demo_brings_its_own_suite_when_none_runs(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "services.cli", "demo"],
+        env=os.environ
+        | {"GLOSSA_STATE_DIR": str(tmp_path / "none"), "TMPDIR": tempfile.gettempdir()},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "started for this demo" in result.stdout
+    assert_demo_is_right(result.stdout)
+    assert not (tmp_path / "none").exists()
+
+
+def assert_demo_is_right(shown: str) -> None:
+    rows = {line.split()[0]: line.split()[1:4] for line in shown.splitlines() if line.strip()}
+    assert rows["Ada"] == ["generated", "1", "999"]
+    assert rows["Ben"] == ["cached", "1", "999"]
+    assert "the same 5 stickers, at once" in shown
+    assert "1 stored document, 2 references to it" in shown
+
+
+def test_the_command_on_the_screen_works_when_pasted(up: Up) -> None:
+    _, _, tried = up.screen.partition("/buf curl")
+    command = f"{Path(sys.executable).parent}/buf curl{tried}"
+    glossa_path = Path(sys.executable).parent / "glossa"
+    variables = environment(up.state.root.parent, up.ports)
+
+    result = subprocess.run(
+        ["/bin/sh", "-c", command],
+        env=variables,
+        cwd=glossa_path.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["remainingUnits"] == "1000"
