@@ -12,9 +12,11 @@ from services.runtime.errors import DependencyDown
 
 
 async def test_json_comes_back_as_python_objects(databases: Mapping[str, str]) -> None:
-    async with open_database(databases["cache"], application_name="test") as database:
-        async with database.connection() as connection:
-            value = await connection.fetchval("SELECT $1::jsonb", {"a": [1, None, "ü"]})
+    async with (
+        open_database(databases["cache"], application_name="test") as database,
+        database.connection() as connection,
+    ):
+        value = await connection.fetchval("SELECT $1::jsonb", {"a": [1, None, "ü"]})
     assert value == {"a": [1, None, "ü"]}
 
 
@@ -23,10 +25,14 @@ async def test_a_failed_block_leaves_nothing_behind(databases: Mapping[str, str]
         "INSERT INTO quota.accounts (user_id, balance_units, period_ends_at) VALUES ($1, 0, now())"
     )
     async with open_database(databases["quota"], application_name="test") as database:
-        with pytest.raises(ZeroDivisionError):
+
+        async def fail() -> None:
             async with database.transaction() as connection:
                 await connection.execute(insert, "alice")
                 raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
         async with database.connection() as connection:
             assert await connection.fetchval("SELECT count(*) FROM quota.accounts") == 0
 
@@ -44,11 +50,15 @@ async def test_a_lost_connection_is_a_dependency_down_and_the_next_call_works(
 ) -> None:
     async with open_database(databases["cache"], application_name="test") as database:
         admin = await asyncpg.connect(admin_url)
-        with pytest.raises(DependencyDown):
+
+        async def lose() -> None:
             async with database.connection() as connection:
                 own = await connection.fetchval("SELECT pg_backend_pid()")
                 await admin.execute("SELECT pg_terminate_backend($1)", own)
                 await connection.fetchval("SELECT 1")
+
+        with pytest.raises(DependencyDown):
+            await lose()
         await admin.close()
         async with database.connection() as connection:
             assert await connection.fetchval("SELECT 1") == 1
@@ -65,8 +75,10 @@ async def test_nobody_waits_for_ever_for_a_connection(
     databases: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ACQUIRE_SECONDS", 0.1)
-    async with open_database(databases["cache"], application_name="test", pool_size=1) as database:
-        async with database.connection():
-            with pytest.raises(DependencyDown):
-                async with asyncio.timeout(10), database.connection():
-                    pass
+    async with (
+        open_database(databases["cache"], application_name="test", pool_size=1) as database,
+        database.connection(),
+    ):
+        with pytest.raises(DependencyDown):
+            async with asyncio.timeout(10), database.connection():
+                pass

@@ -137,9 +137,9 @@ async def test_request_id_and_deadline_travel_with_the_call(keys: Keys) -> None:
 
     (first_id, first_left), (second_id, second_left) = handler.seen
     assert first_id == "abc-123"
-    assert first_left is not None and first_left <= 1.0
-    assert second_id and second_id != "abc-123"
-    assert second_left is not None and 1.0 < second_left <= 5.0
+    assert second_id not in {"", "abc-123"}
+    # gRPC rounds deadlines up a little.
+    assert 0 < (first_left or 0) < 1.5 < (second_left or 0) < 5.5
 
 
 async def _plain(stub: QuotaServiceStub) -> None:
@@ -165,22 +165,26 @@ async def test_a_taken_port_is_said_in_one_sentence(keys: Keys) -> None:
 
 
 async def test_health_is_open_and_reflection_needs_a_token(keys: Keys) -> None:
-    async with serving(keys, Tricky()) as here:
-        async with grpc.aio.insecure_channel(here.address) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            answer = await health.Check(health_pb2.HealthCheckRequest(service=NAME))
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await _list_services(channel, None)
-            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
-            assert NAME in await _list_services(channel, metadata(keys.token("worker")))
+    async with (
+        serving(keys, Tricky()) as here,
+        grpc.aio.insecure_channel(here.address) as channel,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
+        answer = await health.Check(health_pb2.HealthCheckRequest(service=NAME))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _list_services(channel, None)
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        assert NAME in await _list_services(channel, metadata(keys.token("worker")))
 
 
 async def test_reflection_can_be_switched_off(keys: Keys) -> None:
-    async with serving(keys, Tricky(), reflection=False) as here:
-        async with grpc.aio.insecure_channel(here.address) as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await _list_services(channel, metadata(keys.token("admin")))
+    async with (
+        serving(keys, Tricky(), reflection=False) as here,
+        grpc.aio.insecure_channel(here.address) as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _list_services(channel, metadata(keys.token("admin")))
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 

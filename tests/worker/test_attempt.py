@@ -108,12 +108,17 @@ async def test_neighbouring_pages_are_given_as_context(bench: Bench, model: Fake
     assert '"context": ["The next page.' in model.requests[0]["input"]
 
 
+def crowded_page(text: str) -> bytes:
+    document = pymupdf.open()  # type: ignore[no-untyped-call]
+    document.new_page().insert_textbox((20, 20, 580, 820), text, fontsize=5)
+    content: bytes = document.tobytes()  # type: ignore[no-untyped-call]
+    return content
+
+
 async def test_a_long_page_is_explained_in_chunks_and_merged(
     bench: Bench, model: FakeOpenAI
 ) -> None:
-    document = pymupdf.open()
-    document.new_page().insert_textbox((20, 20, 580, 820), "tree " * 1900, fontsize=5)
-    job = await bench.lease_from(document.tobytes())
+    job = await bench.lease_from(crowded_page("tree " * 1900))
 
     told = await bench.run(job)
 

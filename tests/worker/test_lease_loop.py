@@ -1,7 +1,7 @@
 """Taking jobs and keeping leases: credits, renewals, lost leases, broken streams, drain."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -28,13 +28,18 @@ async def ask(suite: Suite, user: str = "ada") -> str:
 
 
 async def until_ended(suite: Suite, generation_id: str) -> cache_pb2.Generation:
-    while (await suite.generation(generation_id)).status == cache_pb2.GENERATION_STATUS_GENERATING:
-        await asyncio.sleep(0.01)
-    return await suite.generation(generation_id)
+    return await until_generation(
+        suite, generation_id, lambda one: one.status != cache_pb2.GENERATION_STATUS_GENERATING
+    )
 
 
-async def until_stage(suite: Suite, generation_id: str, stage: cache_pb2.Stage.ValueType) -> None:
-    while (await suite.generation(generation_id)).stage != stage:
+async def until_generation(
+    suite: Suite, generation_id: str, condition: Callable[[cache_pb2.Generation], bool]
+) -> cache_pb2.Generation:
+    while True:
+        generation = await suite.generation(generation_id)
+        if condition(generation):
+            return generation
         await asyncio.sleep(0.01)
 
 
@@ -80,7 +85,8 @@ async def test_stages_reach_the_cache_at_once(
     async with start_worker(renew_seconds=20):
         generation_id = await ask(cluster)
         await model.wait_for_calls(1)
-        await until_stage(cluster, generation_id, cache_pb2.STAGE_EXPLAINING)
+        explaining = cache_pb2.STAGE_EXPLAINING
+        await until_generation(cluster, generation_id, lambda one: one.stage == explaining)
         model.gate.set()
         await until_ended(cluster, generation_id)
 
