@@ -138,7 +138,7 @@ def metadata(token: str) -> grpc.aio.Metadata:
 
 def lecture(*pages: str) -> bytes:
     """A PDF of its own: one page for each text, different from every other PDF made here."""
-    document = pymupdf.open()
+    document: Any = pymupdf.open()  # type: ignore[no-untyped-call]
     for text in pages:
         document.new_page().insert_textbox((72, 72, 540, 770), text, fontsize=11)
     document.set_metadata({"title": uuid4().hex})

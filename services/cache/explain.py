@@ -156,7 +156,7 @@ class ExplainPage:
         return replace(answer, receipt=receipt)
 
     async def _settle_now(self, attached: Attached, receipt: Receipt) -> Receipt:
-        """Deliver the refund before answering, so that the receipt is right; else the relay does."""
+        """Deliver the refund before answering, so that the receipt is right, or let the relay."""
         assert attached.refund is not None
         try:
             receipt = await self._quota.refund(attached.refund)

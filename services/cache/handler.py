@@ -10,7 +10,7 @@ from services.cache.clients import Limit
 from services.cache.domain import LOCALES, Ask, Status
 from services.cache.explain import Answer, ExplainPage
 from services.cache.inspect import InspectGeneration
-from services.cache.render import STATUSES, render_error, render_generation, render_sticker
+from services.cache.wire import STATUSES, render_error, render_generation, render_sticker
 from services.runtime.auth import allow, current_caller, require_user
 from services.runtime.interceptors import Context
 from services.runtime.validation import parse_identity, parse_pdf_hash, parse_uuid, require

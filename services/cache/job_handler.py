@@ -12,7 +12,7 @@ from prometheus_client import Counter
 from services.cache.domain import Failure, Job, Lease, Progress, Sticker, Verdict
 from services.cache.job_store import JobStore
 from services.cache.queue import JobBell, Pace
-from services.cache.render import MAX_STICKERS, MODES, parse_sticker
+from services.cache.wire import MAX_STICKERS, MODES, parse_sticker
 from services.runtime.auth import allow
 from services.runtime.interceptors import Context
 from services.runtime.validation import parse_uuid, require

@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from services.registry import metrics
 from services.registry.domain import PageContent, PageImage, PageMetadata, PageText
 from services.registry.errors import (
     PdfError,
@@ -188,6 +189,17 @@ class PdfSandbox:
         await asyncio.gather(*self._going)
 
     async def _run(self, task: dict[str, Any], descriptor: int) -> Any:
+        act = task["act"]
+        try:
+            with metrics.pdf_task_seconds.labels(act).time():
+                result = await self._result(task, descriptor)
+        except (PdfError, PdfReaderLost) as error:
+            metrics.pdf_tasks.labels(act, error.reason).inc()
+            raise
+        metrics.pdf_tasks.labels(act, "done").inc()
+        return result
+
+    async def _result(self, task: dict[str, Any], descriptor: int) -> Any:
         try:
             answer = await self._attempt(task, descriptor)
         except PdfReaderLost:  # ended from outside, perhaps while idle: not the fault of this PDF

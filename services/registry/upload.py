@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from services.registry import metrics
 from services.registry.domain import ReceivedPdf, Registered, UploadHeader
 from services.registry.errors import FileTooLarge, HashMismatch
 from services.registry.objects import Objects
@@ -37,7 +38,9 @@ class Upload:
             total_pages = await self.sandbox.inspect(spool.fileno())
             await self.objects.put(pdf_hash, spool, size_bytes=size_bytes)
         received = ReceivedPdf(pdf_hash=pdf_hash, size_bytes=size_bytes, total_pages=total_pages)
-        return await self.store.register(header, received)
+        registered = await self.store.register(header, received)
+        metrics.uploads.labels(registered.note.value).inc()
+        return registered
 
     async def _receive(self, chunks: AsyncIterator[bytes], spool: IO[bytes]) -> tuple[str, int]:
         digest = hashlib.sha256()
@@ -45,6 +48,7 @@ class Upload:
         async for batch in batches(chunks, self.max_upload_bytes):
             await asyncio.to_thread(keep, batch, digest, spool)
             size_bytes += len(batch)
+            metrics.uploaded_bytes.inc(len(batch))
         return digest.hexdigest(), size_bytes
 
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,16 @@ from tests.local.up import Up, environment, started
 
 
 @pytest.fixture(scope="module")
-async def up() -> AsyncIterator[Up]:
+def module_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="glossa-test-") as name:
-        folder = Path(name)
-        folder.chmod(0o711)
-        async with started(folder) as up:
-            yield up
+        Path(name).chmod(0o711)  # as root, the database runs as somebody else
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+async def up(module_folder: Path) -> AsyncIterator[Up]:
+    async with started(module_folder) as up:
+        yield up
 
 
 @pytest.fixture

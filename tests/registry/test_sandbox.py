@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from services.registry.errors import PdfError, PdfReaderLost, PdfStalled, PdfTimeout
-from services.registry.sandbox import PdfSandbox, SandboxLimits, open_sandbox
+from services.registry.sandbox import PdfSandbox, SandboxLimits, open_sandbox, read_only
 from tests.registry import pdfs
 
 
@@ -119,6 +119,13 @@ async def test_a_file_in_a_closed_folder_is_read_by_its_descriptor(
     sandbox: PdfSandbox, closed_file: int
 ) -> None:
     assert await sandbox.inspect(closed_file) == 1
+
+
+def test_a_file_is_handed_over_for_reading_only() -> None:
+    with handed_over(b"hashed already") as file, read_only(file) as handed:
+        assert os.pread(handed, 6, 0) == b"hashed"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(handed, b"changed")
 
 
 async def test_a_page_that_is_not_there_is_unreadable(sandbox: PdfSandbox) -> None:

@@ -1,0 +1,21 @@
+"""What an SRE watches beyond calls: uploads, and how PDFs treat their readers."""
+
+from prometheus_client import Counter, Histogram
+
+uploads = Counter(
+    "glossa_registry_uploads_total",
+    "Uploads that ended well, by what they meant for their owner.",
+    ["note"],
+)
+uploaded_bytes = Counter("glossa_registry_uploaded_bytes_total", "Bytes received in uploads.")
+pdf_tasks = Counter(
+    "glossa_registry_pdf_tasks_total",
+    "Tasks given to PDF children: done, or the reason of the refusal.",
+    ["act", "result"],
+)
+pdf_task_seconds = Histogram(
+    "glossa_registry_pdf_task_seconds",
+    "How long PDF tasks took, waiting for a free child included.",
+    ["act"],
+    buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
