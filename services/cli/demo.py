@@ -126,9 +126,10 @@ def _receipts(visits: list[Visit]) -> Table:
 
 
 def _savings(ada: Visit, ben: Visit, generation: cache_pb2.Generation) -> Panel:
+    generations = len({ada.answer.generation_id, ben.answer.generation_id})
     references = count(ben.upload.document.reference_count, "reference")
     lines = [
-        f"the model ({generation.model}) worked once instead of twice",
+        f"{count(generations, 'generation')} by {generation.model} for 2 people",
         f"{show_seconds(ben.seconds)} instead of {show_seconds(ada.seconds)}: "
         f"{ada.seconds / ben.seconds:.0f} times as fast",
         f"1 stored document, {references} to it",

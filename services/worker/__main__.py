@@ -19,7 +19,6 @@ from services.worker.handler import WorkerHandler
 from services.worker.lease_loop import LeaseLoop
 from services.worker.model import Explainer
 from services.worker.offline import OfflineExplainer
-from services.worker.openai_explainer import open_openai_explainer
 from services.worker.store import EventStore
 from services.worker.watch import Watches
 
@@ -76,6 +75,9 @@ async def open_explainer(settings: ExplanationSettings) -> AsyncIterator[Explain
     if not settings.uses_openai:
         yield OfflineExplainer()
         return
+    # Imported here: it takes as long as everything else together, and offline nobody needs it.
+    from services.worker.openai_explainer import open_openai_explainer  # noqa: PLC0415
+
     async with open_openai_explainer(settings) as explainer:
         yield explainer
 

@@ -15,6 +15,9 @@ ATTEMPT_SECONDS = Histogram(
     buckets=ATTEMPT_BUCKETS,
 )
 WATCHERS = Gauge("glossa_worker_watchers", "Open WatchGeneration streams.")
+FOLLOWED = Gauge(
+    "glossa_worker_followed_generations", "Generations that at least one stream watches."
+)
 LEASES_LOST = Counter(
     "glossa_worker_leases_lost_total", "Leases that another attempt took over or that ended."
 )

@@ -222,12 +222,8 @@ def _is_heading(line: str, previous: str, following: str) -> bool:
         return False
     if _SECTION.match(line):
         return True
-    closed = not previous or previous[-1] in ".!?:。！？：" or _is_short(previous)
+    closed = not previous or previous[-1] in ".!?:。！？：" or len(previous) <= 45
     return closed and (not _BULLET.match(following) or line.endswith((":", "：")))
-
-
-def _is_short(line: str) -> bool:
-    return len(line) <= 45
 
 
 def _sentences(lines: list[Line], chinese: bool) -> Iterator[Sentence]:

@@ -20,7 +20,7 @@ from services.worker.generation import (
     snapshot,
     view_update,
 )
-from services.worker.metrics import WATCHERS
+from services.worker.metrics import FOLLOWED, WATCHERS
 from services.worker.store import EventStore
 
 log = structlog.get_logger()
@@ -64,10 +64,6 @@ class Watches:
         self._draining = True
         for follower in self._followers.values():
             follower.fail(Draining())
-
-    @property
-    def followed(self) -> int:
-        return len(self._followers)
 
     async def watch(
         self, generation_id: UUID, *, user_id: str, after_sequence: int
@@ -118,6 +114,7 @@ class Watches:
         follower = self._followers.setdefault(generation_id, Follower(view))
         follower.watchers += 1
         WATCHERS.inc()
+        FOLLOWED.set(len(self._followers))
         try:
             yield follower
         finally:
@@ -125,6 +122,7 @@ class Watches:
             follower.watchers -= 1
             if follower.watchers == 0:
                 del self._followers[generation_id]
+            FOLLOWED.set(len(self._followers))
 
     async def _listen(self) -> None:
         await self._events.listen(self._wake)

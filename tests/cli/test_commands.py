@@ -180,6 +180,7 @@ def assert_demo_is_right(shown: str) -> None:
     assert rows["Ada"] == ["generated", "1", "999"]
     assert rows["Ben"] == ["cached", "1", "999"]
     assert "the same 5 stickers, at once" in shown
+    assert "1 generation by offline-extractive for 2 people" in shown
     assert "1 stored document, 2 references to it" in shown
 
 

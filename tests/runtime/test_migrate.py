@@ -105,6 +105,18 @@ async def test_a_failing_file_leaves_nothing_behind_and_can_be_repaired(
     assert await migrate(url, schema="notes", folder=folder) == ["0003_create_more"]
 
 
+async def test_a_file_and_its_record_are_written_together_or_not_at_all(
+    url: str, folder: Path
+) -> None:
+    forged = "INSERT INTO notes.schema_migrations VALUES (3, 'forged', 'forged');"
+    write(folder, "0003_create_more", f"CREATE TABLE notes.more (x int); {forged}")
+
+    with pytest.raises(MigrationFailed, match="duplicate key"):
+        await migrate(url, schema="notes", folder=folder)
+
+    assert await ask(url, "SELECT to_regclass('notes.more')") is None
+
+
 async def test_a_database_that_is_ahead_is_left_alone(url: str, folder: Path) -> None:
     await migrate(url, schema="notes", folder=folder)
     (folder / "0002_add_author.sql").unlink()

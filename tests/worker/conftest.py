@@ -69,6 +69,7 @@ def start_worker(
             "explanation": explanation,
             "renew_seconds": 0.2,
             "drain_seconds": 1,
+            "attempt_grace_seconds": 0,
             **settings,
         }
         async with running("worker", Config(**values), compose) as worker:

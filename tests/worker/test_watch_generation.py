@@ -8,10 +8,11 @@ import pytest
 from glossa.cache.v1 import cache_pb2, jobs_pb2
 from glossa.worker.v1 import worker_pb2
 from glossa.worker.v1.worker_pb2_grpc import WorkerServiceStub
+from prometheus_client import Gauge
 
 from services.runtime.server import Running
 from services.runtime.status import from_call
-from services.worker.metrics import WATCHERS
+from services.worker.metrics import FOLLOWED, WATCHERS
 from tests import fake_openai as fake
 from tests.fake_openai import FakeOpenAI
 from tests.suite import Suite, lecture
@@ -234,16 +235,16 @@ async def test_watchers_that_go_away_leave_nothing_behind(
     generation_id = await ask(cluster)
     calls = [watch(generation_id) for _ in range(50)]
     await asyncio.gather(*(call.read() for call in calls))
-    assert open_watches() == 50
+    assert (gauge(WATCHERS), gauge(FOLLOWED)) == (50, 1)
 
     for call in calls:
         call.cancel()
 
-    await until(lambda: open_watches() == 0)
+    await until(lambda: gauge(WATCHERS) == gauge(FOLLOWED) == 0)
 
 
-def open_watches() -> float:
-    return next(iter(next(iter(WATCHERS.collect())).samples)).value
+def gauge(metric: Gauge) -> float:
+    return next(iter(metric.collect())).samples[0].value
 
 
 async def test_a_draining_worker_sends_its_watchers_elsewhere(
