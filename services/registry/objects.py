@@ -125,7 +125,8 @@ async def _put(store: ObjectStore, pdf_hash: str, source: IO[bytes], size_bytes:
         if await _size(store, key(pdf_hash)) == size_bytes:
             return
         source.seek(0)
-        await obstore.put_async(store, key(pdf_hash), source)
+        # Two parts at a time: by default twelve of them would be held in memory.
+        await obstore.put_async(store, key(pdf_hash), source, max_concurrency=2)
 
 
 async def _size(store: ObjectStore, path: str) -> int | None:

@@ -169,7 +169,8 @@ def _first_footnote(raw: list[str]) -> int:
 
 
 def _is_noise(line: str) -> bool:
-    if _PAGE_NUMBER.match(line) or _CAPTION.match(line):
+    # U+FFFD stands for glyphs that the PDF does not name: such a line cannot be quoted.
+    if _PAGE_NUMBER.match(line) or _CAPTION.match(line) or "\ufffd" in line:
         return True
     if re.search(f"[{_CJK}]{{2}}", line):
         return False

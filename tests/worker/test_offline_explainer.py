@@ -96,6 +96,12 @@ def test_page_numbers_and_running_heads_are_not_explained() -> None:
     assert not any("17" in title or "Example" in title for title in titles)
 
 
+def test_lines_with_unreadable_glyphs_are_left_out() -> None:
+    page = "A cusp is a singular point of a curve.\n(x, y) \ufffd\ufffd x3 = y2\n"
+
+    assert not any("\ufffd" in str(sticker) for sticker in stickers_of(page))
+
+
 def test_chinese_pages_are_read_in_chinese() -> None:
     stickers = stickers_of(CHINESE, locale="zh-Hans")
     titles = [sticker.title for sticker in stickers]
