@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -83,14 +84,16 @@ class CallGuard(grpc.aio.ServerInterceptor):
         return guarded
 
     def _guard_stream(
-        self, behaviour: Callable[[Any, Context], AsyncIterator[Any]], method: str
+        self, behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], method: str
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def guarded(message: Any, context: Context) -> AsyncIterator[Any]:
             call = _Call(method, self._metrics)
             try:
                 self._admit(method, context)
-                async for answer in behaviour(message, context):
-                    yield answer
+                # Closed here and now, so that what the handler holds is not left to the collector.
+                async with aclosing(behaviour(message, context)) as answers:
+                    async for answer in answers:
+                        yield answer
             except BaseException as error:
                 await call.fail(error, context)
                 raise
