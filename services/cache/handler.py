@@ -81,6 +81,7 @@ def _explain_response(answer: Answer) -> pb.ExplainPageResponse:
         ),
         limits=[_limit(limit) for limit in answer.limits],
         queue_position=answer.queue.position,
+        model=generation.key.model,
     )
     if answer.queue.position:
         response.estimated_wait.FromTimedelta(answer.queue.estimated_wait)

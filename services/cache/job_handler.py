@@ -79,8 +79,8 @@ class JobHandler(JobServiceServicer):
         renewals = [
             _progress(item, f"leases[{index}]") for index, item in enumerate(request.leases)
         ]
-        kept = await self._store.renew_leases(renewals)
-        LEASES_LOST.labels("renew").inc(len(renewals) - len(kept))
+        kept, lost = await self._store.renew_leases(renewals)
+        LEASES_LOST.labels("renew").inc(lost)
         return pb.RenewLeasesResponse(kept=[str(generation_id) for generation_id in kept])
 
     @allow("worker")

@@ -64,6 +64,15 @@ WHERE job.generation_id = renewal.generation_id AND job.status = 'generating'
 RETURNING job.generation_id
 """
 
+# Of leases that could not be renewed: those whose work is not simply done.
+COUNT_LOST = """
+SELECT count(*)
+FROM unnest($1::uuid[], $2::integer[]) AS lease (generation_id, attempt)
+LEFT JOIN cache.generations AS job
+    ON job.generation_id = lease.generation_id AND job.attempts = lease.attempt
+WHERE job.completed_at IS NULL
+"""
+
 COMPLETE_JOB = """
 UPDATE cache.generations
 SET status = 'ready', stage = 'ready', stickers = $3, completed_at = now(),
@@ -150,8 +159,8 @@ class JobStore:
             )
         return [_job(row) for row in rows]
 
-    async def renew_leases(self, renewals: Sequence[Progress]) -> list[UUID]:
-        """Which of these leases are still held."""
+    async def renew_leases(self, renewals: Sequence[Progress]) -> tuple[list[UUID], int]:
+        """Which of these leases are still held, and how many were lost to somebody else."""
         columns = (
             [renewal.lease.generation_id for renewal in renewals],
             [renewal.lease.attempt for renewal in renewals],
@@ -161,7 +170,16 @@ class JobStore:
         )
         async with self._database.connection() as connection:
             rows = await connection.fetch(RENEW_LEASES, *columns, self._clocks.lease)
-        return [row["generation_id"] for row in rows]
+            kept = [row["generation_id"] for row in rows]
+            lost = 0
+            if len(kept) < len(renewals):
+                gone = [item.lease for item in renewals if item.lease.generation_id not in kept]
+                lost = await connection.fetchval(
+                    COUNT_LOST,
+                    [lease.generation_id for lease in gone],
+                    [lease.attempt for lease in gone],
+                )
+        return kept, lost
 
     async def complete_job(self, lease: Lease, stickers: Sequence[Sticker]) -> float | None:
         """Publish a result and serve all who wait for it; None when the lease is lost.

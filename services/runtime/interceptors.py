@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -21,6 +21,10 @@ log = structlog.get_logger()
 OPEN_PREFIX = "/grpc.health.v1.Health/"
 # Any good token may ask what the contract is.
 REFLECTION_PREFIX = "/grpc.reflection."
+
+# How much of a refused upload is still taken, so that the client hears the refusal.
+LINGER_SECONDS = 2.0
+LINGER_BYTES = 64 * 1024 * 1024
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -58,6 +62,8 @@ class CallGuard(grpc.aio.ServerInterceptor):
             "_stream" if handler.response_streaming else "_unary"
         )
         behaviour = getattr(handler, kind)
+        if kind == "stream_unary":
+            behaviour = _hearing_out(behaviour)
         guard = self._guard_stream if handler.response_streaming else self._guard_unary
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         wrapped: MethodHandler = make(
@@ -115,6 +121,34 @@ class CallGuard(grpc.aio.ServerInterceptor):
         if not caller.scopes & allowed and not method.startswith(REFLECTION_PREFIX):
             raise Forbidden(f"this token may not call {method}")
         request.caller.set(caller)
+
+
+def _hearing_out(
+    behaviour: Callable[[Any, Context], Awaitable[Any]],
+) -> Callable[[Any, Context], Awaitable[Any]]:
+    """Before a refusal, take what the client is about to send, within reason.
+
+    A client of grpc.aio whose send is cut off reports that, as INTERNAL, instead of our refusal.
+    """
+
+    async def heard_out(messages: AsyncIterator[Any], context: Context) -> Any:
+        try:
+            return await behaviour(messages, context)
+        except GlossaError:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_SECONDS):
+                    await _discard(messages, LINGER_BYTES)
+            raise
+
+    return heard_out
+
+
+async def _discard(messages: AsyncIterator[Any], most_bytes: int) -> None:
+    seen_bytes = 0
+    async for message in messages:
+        seen_bytes += message.ByteSize()
+        if seen_bytes > most_bytes:
+            return
 
 
 class _Call:

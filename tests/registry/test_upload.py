@@ -266,6 +266,26 @@ async def test_a_file_that_is_too_large_is_refused_before_it_has_all_come(
     assert told.metadata["limit_bytes"] == str(limit)
 
 
+async def test_a_refused_upload_is_heard_out_so_that_the_refusal_is_heard(
+    registry: Registry, someone: pb.Owner
+) -> None:
+    """A client cut off in the middle of a send may report the broken send instead of our answer."""
+    much_too_large = b"%PDF-1.7" + bytes(registry.config.max_upload_bytes + (16 << 20))
+    sent_all = asyncio.Event()
+
+    async def parts() -> Any:
+        yield header(owner=someone)
+        for piece in chunks(much_too_large):
+            yield piece
+        sent_all.set()
+
+    with refused() as told:
+        await registry.stub.UploadDocument(parts(), metadata=registry.metadata)
+
+    assert (told.code, told.reason) == ("RESOURCE_EXHAUSTED", "FILE_TOO_LARGE")
+    assert sent_all.is_set()
+
+
 def header(**fields: Any) -> pb.UploadDocumentRequest:
     fields.setdefault("owner", pb.Owner(user_id="somebody"))
     return pb.UploadDocumentRequest(header=pb.UploadDocumentRequest.Header(**fields))
