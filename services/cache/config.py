@@ -15,9 +15,10 @@ class Config(ServiceSettings):
     quota_address: str
     lease_seconds: float = Field(default=30, gt=0)
     max_attempts: int = Field(default=3, ge=1)
-    backoff_seconds: tuple[float, ...] = (60, 300)
+    backoff_seconds: tuple[float, ...] = Field(default=(60, 300), min_length=1)
     backoff_jitter_seconds: float = Field(default=30, ge=0)
     queue_wait_seconds: float = Field(default=3600, gt=0)
+    hold_seconds: float = Field(default=5, gt=0)
     intent_seconds: float = Field(default=60, gt=0)
     sweep_seconds: float = Field(default=60, gt=0)
     poll_seconds: float = Field(default=1, gt=0)
@@ -27,6 +28,7 @@ class Config(ServiceSettings):
         return Clocks(
             lease=timedelta(seconds=self.lease_seconds),
             queue_wait=timedelta(seconds=self.queue_wait_seconds),
+            hold=timedelta(seconds=self.hold_seconds),
             intent=timedelta(seconds=self.intent_seconds),
             max_attempts=self.max_attempts,
             backoff=tuple(timedelta(seconds=seconds) for seconds in self.backoff_seconds),

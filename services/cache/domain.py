@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from services.runtime.errors import AlreadyExists, Conflict, DependencyDown, LimitReached, NotFound
+from services.runtime.errors import AlreadyExists, Conflict, DependencyDown, NotFound
 
 LOCALES = ("en", "zh-Hans")
 PAGE_EXPLANATION = "page_explanation"
@@ -15,6 +15,9 @@ SHARED_SCOPE = "shared"
 ATTEMPT_BASE = timedelta(seconds=60 + 15)
 ATTEMPT_PER_IMAGE = timedelta(seconds=25)
 ATTEMPT_CAP = timedelta(seconds=300)
+
+# No provider makes a reader wait longer than this.
+RETRY_AFTER_CAP = timedelta(hours=1)
 
 
 class Status(StrEnum):
@@ -66,18 +69,6 @@ class RequestInProgress(DependencyDown):
             "this request_id is being served by another call; ask again in a moment",
             reason="REQUEST_IN_PROGRESS",
         )
-
-
-class RateLimited(LimitReached):
-    """A window of this user is full."""
-
-    reason = "RATE_LIMITED"
-
-
-class QuotaExhausted(LimitReached):
-    """This user has no units left in this period."""
-
-    reason = "QUOTA_EXHAUSTED"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +240,9 @@ class Clocks:
 
     lease: timedelta
     queue_wait: timedelta
+    # How long a call may take to turn its intent into a waiter before another may go on with it.
+    hold: timedelta
+    # How old an intent may grow before the sweep gives it up.
     intent: timedelta
     max_attempts: int
     backoff: tuple[timedelta, ...]
@@ -260,4 +254,4 @@ class Clocks:
         if failure.permanent or attempt >= self.max_attempts:
             return None
         delay = self.backoff[min(attempt, len(self.backoff)) - 1] + self.jitter * spread
-        return max(delay, failure.retry_after)
+        return max(delay, min(failure.retry_after, RETRY_AFTER_CAP))

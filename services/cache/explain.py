@@ -8,7 +8,9 @@ and refunds, and every refund that becomes due is written in the transaction tha
 import asyncio
 import time
 from dataclasses import dataclass, replace
-from uuid import UUID, uuid4
+from uuid import UUID
+
+import structlog
 
 from services.cache.clients import (
     Admission,
@@ -28,8 +30,6 @@ from services.cache.domain import (
     Key,
     Outcome,
     Queue,
-    QuotaExhausted,
-    RateLimited,
     Request,
     RequestIdDead,
     RequestIdReused,
@@ -40,9 +40,12 @@ from services.cache.domain import (
 )
 from services.cache.generation_store import GenerationStore
 from services.cache.queue import JobBell, Pace
+from services.cache.refusals import Refused, dead, require_admitted, reused
 from services.cache.request_store import RequestStore
 from services.runtime.errors import DependencyDown, GlossaError
 from services.runtime.settings import ExplanationSettings
+
+log = structlog.get_logger()
 
 # How long a call waits for another one that serves the same request_id.
 WAIT_FOR_TWIN_SECONDS = 2.0
@@ -85,9 +88,8 @@ class ExplainPage:
 
     async def explain(self, ask: Ask) -> Answer:
         page = await self._registry.resolve_page(ask)
-        request = await self._requests.read_request(ask.request_id)
-        if request is not None:
-            return await self._answer_again(ask, page, request)
+        if await self._requests.read_request(ask.request_id) is not None:
+            return await self._answer_again(ask, page)
         generation = await self._generations.find_live(self._key(ask, page))
         if generation is not None and generation.status is Status.READY:
             return await self._serve_cached(ask, page, generation)
@@ -98,7 +100,7 @@ class ExplainPage:
         admission = await self._quota.admit(
             ask, page, outcome=Outcome.CACHED, generation_id=generation.generation_id
         )
-        _require_admitted(ask, admission)
+        require_admitted(ask, admission)
         if admission.decision is Decision.REPLAYED:
             return await self._answer_from_ledger(ask, admission, generation)
         return await self._answer(ask, generation, Outcome.CACHED, admission)
@@ -106,45 +108,50 @@ class ExplainPage:
     async def _start_or_join(
         self, ask: Ask, page: ResolvedPage, generation: Generation | None
     ) -> Answer:
-        nonce = uuid4()
-        opened = await self._requests.open_intent(
+        request = await self._requests.open_intent(
             ask,
             page,
             outcome=Outcome.JOINED if generation else Outcome.GENERATED,
             generation_id=generation.generation_id if generation else None,
-            nonce=nonce,
         )
-        request = await self._requests.read_request(ask.request_id)
-        if request is None:  # a twin was refused a moment ago and took its intent away
-            raise RequestInProgress
-        if not opened:
-            return await self._answer_again(ask, page, request)
-        return await self._charge_and_attach(ask, page, request)
+        if request is None:
+            return await self._answer_again(ask, page)
+        try:
+            return await self._charge_and_attach(ask, page, request)
+        except (Refused, RequestIdReused, RequestIdDead):
+            # Nobody else has charged under this intent, so it may vanish without a trace. One that
+            # was taken over stays for the sweep: a charge of its former holder may still land.
+            await self._requests.drop_intent(request.request_id, request.nonce)
+            raise
 
     async def _charge_and_attach(self, ask: Ask, page: ResolvedPage, request: Request) -> Answer:
-        # If Quota does not answer, the intent stays: a charge that landed is undone by the sweep.
-        admission = await self._quota.admit(
-            ask, page, outcome=request.outcome, generation_id=request.generation_id
-        )
-        try:
-            _require_admitted(ask, admission)
-        except GlossaError:
-            await self._requests.drop_intent(ask.request_id, request.nonce)
-            raise
+        admission = await self._charge(ask, page, request)
         if admission.outcome is Outcome.CACHED:
             # Paid for as a hit that is no longer live: it still gets what it paid for.
-            await self._requests.drop_intent(ask.request_id, request.nonce)
+            await self._requests.drop_intent(request.request_id, request.nonce)
             return await self._answer_from_ledger(ask, admission, None)
         attached = await self._requests.attach(
-            ask.request_id,
+            request.request_id,
             nonce=request.nonce,
             key=self._key(ask, page),
             images_count=page.images_count,
             units=admission.receipt.units,
         )
-        if attached is None:
-            return await self._answer_again(ask, page, None)
+        if attached is None:  # we took too long, and somebody has gone on with it
+            return await self._answer_again(ask, page, may_take_over=False)
         return await self._answer_attached(ask, attached, admission)
+
+    async def _charge(self, ask: Ask, page: ResolvedPage, request: Request) -> Admission:
+        try:
+            admission = await self._quota.admit(
+                ask, page, outcome=request.outcome, generation_id=request.generation_id
+            )
+        except DependencyDown:
+            # The charge may have landed: the intent stays, for a retry or for the sweep to undo.
+            await self._requests.give_up_intent(request.request_id, request.nonce)
+            raise
+        require_admitted(ask, admission)
+        return admission
 
     async def _answer_attached(self, ask: Ask, attached: Attached, admission: Admission) -> Answer:
         if attached.created:
@@ -161,40 +168,36 @@ class ExplainPage:
         try:
             receipt = await self._quota.refund(attached.refund)
             await self._requests.delete_refunds([attached.refund.outbox_id])
-        except DependencyDown:
-            pass
+        except GlossaError as error:
+            log.warning("refund_left_to_the_relay", reason=error.reason)
         return receipt
 
-    async def _answer_again(self, ask: Ask, page: ResolvedPage, request: Request | None) -> Answer:
+    async def _answer_again(
+        self, ask: Ask, page: ResolvedPage, *, may_take_over: bool = True
+    ) -> Answer:
         """The same request_id again: the same answer, or the rest of what a broken call began."""
         stop_at = time.monotonic() + WAIT_FOR_TWIN_SECONDS
         while time.monotonic() < stop_at:
-            if request is None:
-                request = await self._requests.read_request(ask.request_id)
-            if request is None:
-                raise RequestInProgress
+            request = await self._requests.read_request(ask.request_id)
+            if request is None:  # a twin was refused a moment ago and took its intent away
+                break
             if not request.is_for(ask, page):
-                raise RequestIdReused(
-                    "request_id was used with other parameters; use a new one", field="request_id"
-                )
+                raise reused()
             if request.state is not RequestState.INTENT:
                 return await self._replay(ask, page, request)
-            nonce = uuid4()
-            if await self._requests.take_over_intent(
-                ask.request_id, held=request.nonce, nonce=nonce
-            ):
-                return await self._charge_and_attach(ask, page, replace(request, nonce=nonce))
+            taken = may_take_over and await self._requests.take_over_intent(ask.request_id)
+            if taken:
+                return await self._charge_and_attach(ask, page, taken)
             await asyncio.sleep(TWIN_POLL_SECONDS)
-            request = None
         raise RequestInProgress
 
     async def _replay(self, ask: Ask, page: ResolvedPage, request: Request) -> Answer:
         if request.state is RequestState.ABORTED:
-            raise _dead()
+            raise dead()
         assert request.generation_id is not None
         generation = await self._generations.read_generation(request.generation_id)
         if generation is None:
-            raise _dead()
+            raise dead()
         admission = await self._receipt_of(ask, page, request)
         return await self._answer(ask, generation, Outcome.REPLAYED, admission)
 
@@ -246,36 +249,3 @@ class ExplainPage:
             model=self._settings.model_name,
             scope=SHARED_SCOPE,
         )
-
-
-def _require_admitted(ask: Ask, admission: Admission) -> None:
-    """Turn Quota's refusal into the error the caller can act on."""
-    decision = admission.decision
-    if decision is Decision.RATE_LIMITED:
-        raise RateLimited(
-            "too many requests; wait and try again",
-            retry_after=admission.retry_after,
-            metadata=_limit_metadata(admission.limits),
-        )
-    if decision is Decision.QUOTA_EXHAUSTED:
-        error = QuotaExhausted(
-            "no units left in this period", metadata=_limit_metadata(admission.limits)
-        )
-        error.spent_quota = f"user:{ask.user_id}"
-        raise error
-    if decision is Decision.REQUEST_ID_REUSED:
-        raise RequestIdReused(
-            "request_id was used with other parameters; use a new one", field="request_id"
-        )
-    if decision is Decision.REQUEST_ID_DEAD:
-        raise _dead()
-
-
-def _dead() -> RequestIdDead:
-    return RequestIdDead(
-        "this request was given up and refunded; use a new request_id", field="request_id"
-    )
-
-
-def _limit_metadata(limits: tuple[Limit, ...]) -> dict[str, str]:
-    return {f"{limit.tier}_remaining": f"{limit.remaining}/{limit.limit}" for limit in limits}

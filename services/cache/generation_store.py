@@ -26,8 +26,8 @@ FROM cache.generations
 WHERE generation_id = $1
 """
 
-# How many wait before this one (itself counted), how many are being worked on, and how long the
-# latest ones took. Counting stops at a thousand: nobody cares about the exact place beyond that.
+# How many wait before this one (itself counted), and how many are being worked on. Counting stops
+# at a thousand: nobody cares about the exact place beyond that.
 READ_QUEUE = """
 SELECT
     (SELECT count(*) FROM (

@@ -10,10 +10,14 @@ from services.cache.clients import Limit
 from services.cache.domain import LOCALES, Ask, Status
 from services.cache.explain import Answer, ExplainPage
 from services.cache.inspect import InspectGeneration
+from services.cache.refusals import Refused
 from services.cache.wire import STATUSES, render_error, render_generation, render_sticker
 from services.runtime.auth import allow, current_caller, require_user
 from services.runtime.interceptors import Context
 from services.runtime.validation import parse_identity, parse_pdf_hash, parse_uuid, require
+
+# The tier that warns and never blocks.
+SOFT_TIER = "soft"
 
 
 class CacheHandler(CacheServiceServicer):
@@ -27,7 +31,11 @@ class CacheHandler(CacheServiceServicer):
     async def ExplainPage(
         self, request: pb.ExplainPageRequest, context: Context
     ) -> pb.ExplainPageResponse:
-        answer = await self._explain.explain(_ask(request))
+        try:
+            answer = await self._explain.explain(_ask(request))
+        except Refused as refusal:
+            context.set_trailing_metadata(_rate_limit_headers(refusal.limits))
+            raise
         context.set_trailing_metadata(_rate_limit_headers(answer.limits))
         return _explain_response(answer)
 
@@ -100,10 +108,11 @@ def _limit(limit: Limit) -> quota_pb2.Limit:
 
 
 def _rate_limit_headers(limits: tuple[Limit, ...]) -> tuple[tuple[str, str], ...]:
-    """The window closest to being full, in the words gateways know, and any warning."""
-    if not limits:
+    """The blocking window closest to being full, in the words gateways know, and any warning."""
+    blocking = [limit for limit in limits if limit.tier != SOFT_TIER]
+    if not blocking:
         return ()
-    tightest = min(limits, key=lambda limit: limit.remaining / limit.limit)
+    tightest = min(blocking, key=lambda limit: limit.remaining / limit.limit)
     headers = [
         ("x-ratelimit-limit", str(tightest.limit)),
         ("x-ratelimit-remaining", str(tightest.remaining)),

@@ -57,6 +57,8 @@ class InspectGeneration:
         )
         try:
             await self._registry.resolve_page(ask)
-        except RelayedError:
-            return False
+        except RelayedError as error:
+            if error.code in {"NOT_FOUND", "INVALID_ARGUMENT"}:
+                return False
+            raise
         return True

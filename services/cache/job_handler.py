@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 
 from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1 import jobs_pb2 as pb
@@ -15,10 +16,11 @@ from services.cache.queue import JobBell, Pace
 from services.cache.wire import MAX_STICKERS, MODES, parse_sticker
 from services.runtime.auth import allow
 from services.runtime.interceptors import Context
-from services.runtime.validation import parse_uuid, require
+from services.runtime.validation import parse_text, parse_uuid, require
 
 MAX_CREDITS = 100
 MAX_BATCH = 500
+MAX_RETRY_AFTER_SECONDS = 86_400
 
 LEASES_LOST = Counter(
     "glossa_cache_leases_lost_total", "Calls of late workers that changed nothing.", ["call"]
@@ -125,7 +127,7 @@ class _LeaseStream:
     async def read(self, requests: AsyncIterator[pb.LeaseJobsRequest]) -> None:
         try:
             async for request in requests:
-                require(request.worker_id != "", "worker_id", "must not be empty")
+                parse_text("worker_id", request.worker_id, most=128)
                 in_range = 0 <= request.credits <= MAX_CREDITS
                 require(in_range, "credits", f"must be 0 to {MAX_CREDITS}")
                 self.worker_id = request.worker_id
@@ -144,7 +146,7 @@ class _LeaseStream:
 
 
 def _require_worker(worker_id: str, size: int, field: str) -> None:
-    require(0 < len(worker_id) <= 128, "worker_id", "must be 1 to 128 characters")
+    parse_text("worker_id", worker_id, most=128)
     require(size <= MAX_BATCH, field, f"must hold at most {MAX_BATCH} items")
 
 
@@ -161,6 +163,7 @@ def _progress(message: pb.LeaseProgress, field: str) -> Progress:
     if message.stage:
         require(message.stage in _STAGES, f"{field}.stage", "must be a stage of a running attempt")
         stage = _STAGES[message.stage]
+    require(0 <= message.done <= message.total, f"{field}.done", "must be 0 to total")
     return Progress(
         lease=_lease(message.lease, f"{field}.lease"),
         stage=stage,
@@ -180,13 +183,15 @@ def _result(message: pb.CompleteJobsRequest.Item, field: str) -> tuple[Lease, Se
 
 
 def _failure(message: pb.FailJobsRequest.Item, field: str) -> Failure:
-    require(0 < len(message.reason) <= 64, f"{field}.reason", "must be 1 to 64 characters")
+    seconds = message.retry_after.seconds
+    in_range = 0 <= seconds <= MAX_RETRY_AFTER_SECONDS
+    require(in_range, f"{field}.retry_after", "must be 0 to 86400 seconds")
     return Failure(
         lease=_lease(message.lease, f"{field}.lease"),
-        reason=message.reason,
-        message=message.message[:1000],
+        reason=parse_text(f"{field}.reason", message.reason, most=64),
+        message=parse_text(f"{field}.message", message.message, least=0, most=1000),
         permanent=message.permanent,
-        retry_after=message.retry_after.ToTimedelta(),
+        retry_after=timedelta(seconds=seconds),
     )
 
 

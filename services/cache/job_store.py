@@ -41,7 +41,7 @@ SET attempts = job.attempts + 1,
     leased_by = $1,
     leased_until = now() + $3::interval,
     deadline_at = now() + least($5::interval + $6::interval * job.images_count, $7::interval),
-    started_at = coalesce(job.started_at, now()),
+    started_at = now(),
     stage = 'reading', done = 0, total = 0
 FROM picked
 WHERE job.generation_id = picked.generation_id
@@ -78,7 +78,7 @@ UPDATE cache.generations
 SET status = 'ready', stage = 'ready', stickers = $3, completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = NULL, error_message = NULL
-WHERE generation_id = $1 AND status = 'generating' AND attempts = $2
+WHERE generation_id = $1 AND status = 'generating' AND attempts = $2 AND leased_by IS NOT NULL
 RETURNING extract(epoch FROM now() - started_at)::float8 AS seconds
 """
 
@@ -93,7 +93,7 @@ UPDATE cache.generations
 SET stage = 'retrying', done = 0, total = 0, run_after = now() + $3::interval,
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = $4, error_message = $5
-WHERE generation_id = $1 AND status = 'generating' AND attempts = $2
+WHERE generation_id = $1 AND status = 'generating' AND attempts = $2 AND leased_by IS NOT NULL
 RETURNING generation_id
 """
 
@@ -102,7 +102,18 @@ UPDATE cache.generations
 SET status = 'failed', stage = 'failed', completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = $3, error_message = $4
+WHERE generation_id = $1 AND status = 'generating' AND attempts = $2 AND leased_by IS NOT NULL
+RETURNING generation_id
+"""
+
+# For the sweep: only what no worker holds, even if one has renewed since the sweep looked.
+END_ABANDONED_JOB = """
+UPDATE cache.generations
+SET status = 'failed', stage = 'failed', completed_at = now(),
+    leased_by = NULL, leased_until = NULL, deadline_at = NULL,
+    error_reason = $3, error_message = $4
 WHERE generation_id = $1 AND status = 'generating' AND attempts = $2
+  AND (leased_until IS NULL OR leased_until < now())
 RETURNING generation_id
 """
 
@@ -184,7 +195,7 @@ class JobStore:
     async def complete_job(self, lease: Lease, stickers: Sequence[Sticker]) -> float | None:
         """Publish a result and serve all who wait for it; None when the lease is lost.
 
-        Otherwise: how many seconds passed since a worker first took it up.
+        Otherwise: how many seconds the attempt took.
         """
         result = [asdict(sticker) for sticker in stickers]
         async with self._database.transaction() as connection:
@@ -201,8 +212,13 @@ class JobStore:
         delay = self._clocks.retry_delay(failure, spread=random.random())  # noqa: S311
         async with self._database.transaction() as connection:
             if delay is None:
-                return await _fail(connection, failure)
+                return await _fail(connection, FAIL_JOB, failure)
             return await _retry(connection, failure, delay)
+
+    async def end_abandoned_job(self, failure: Failure) -> Verdict:
+        """End what no worker holds, with the same settlement as a worker's failure."""
+        async with self._database.transaction() as connection:
+            return await _fail(connection, END_ABANDONED_JOB, failure)
 
     async def find_spent(self) -> list[Lease]:
         async with self._database.connection() as connection:
@@ -215,10 +231,10 @@ class JobStore:
         return [_lease(row) for row in rows]
 
 
-async def _fail(connection: Connection, failure: Failure) -> Verdict:
+async def _fail(connection: Connection, statement: str, failure: Failure) -> Verdict:
     lease = failure.lease
     ended = await connection.fetchval(
-        FAIL_JOB, lease.generation_id, lease.attempt, failure.reason, failure.message
+        statement, lease.generation_id, lease.attempt, failure.reason, failure.message
     )
     if ended is None:
         return Verdict.LEASE_LOST

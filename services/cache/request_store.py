@@ -1,7 +1,7 @@
 """SQL for requests: intents, attaching them to generations, and the refunds that follow."""
 
 from collections.abc import Sequence
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 
@@ -18,15 +18,21 @@ from services.cache.domain import (
     ResolvedPage,
     Status,
 )
-from services.cache.generation_store import generation_columns, generation_from, key_values
+from services.cache.generation_store import (
+    FIND_LIVE,
+    READ_GENERATION,
+    generation_columns,
+    generation_from,
+    key_values,
+)
 from services.runtime.database import Connection, Database
 
 OPEN_INTENT = """
 INSERT INTO cache.requests
-    (request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    (request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id, held_until)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9::interval)
 ON CONFLICT (request_id) DO NOTHING
-RETURNING request_id
+RETURNING request_id, user_id, pdf_hash, page, locale, state, nonce, outcome, generation_id
 """
 
 READ_REQUEST = """
@@ -37,11 +43,19 @@ WHERE request_id = $1
 
 LOCK_REQUEST = READ_REQUEST + " FOR UPDATE"
 
+# Only from somebody who has given it up or been silent for too long: two callers who keep taking it
+# from each other would never get anywhere.
 TAKE_OVER_INTENT = """
 UPDATE cache.requests
-SET nonce = $3, updated_at = now()
+SET nonce = $2, held_until = now() + $3::interval, updated_at = now()
+WHERE request_id = $1 AND state = 'intent' AND held_until < now()
+RETURNING request_id, user_id, pdf_hash, page, locale, state, nonce, outcome, generation_id
+"""
+
+GIVE_UP_INTENT = """
+UPDATE cache.requests
+SET held_until = '-infinity'
 WHERE request_id = $1 AND state = 'intent' AND nonce = $2
-RETURNING request_id
 """
 
 # A refused request leaves no trace: its id may be used again.
@@ -61,20 +75,9 @@ RETURNING {generation_columns}
 """
 
 # Shared locks: many may join at once, but the generation cannot end before they are written down.
-LOCK_LIVE = f"""
-SELECT {generation_columns}
-FROM cache.generations
-WHERE kind = $1 AND pdf_hash = $2 AND page = $3 AND prompt_version = $4 AND locale = $5
-  AND effective_mode = $6 AND model = $7 AND scope = $8 AND status IN ('generating', 'ready')
-FOR SHARE
-"""
+LOCK_LIVE = FIND_LIVE + " FOR SHARE"
 
-LOCK_GENERATION = f"""
-SELECT {generation_columns}
-FROM cache.generations
-WHERE generation_id = $1
-FOR SHARE
-"""
+LOCK_GENERATION = READ_GENERATION + " FOR SHARE"
 
 ATTACH_REQUEST = """
 UPDATE cache.requests
@@ -103,13 +106,14 @@ SELECT request_id, user_id, 'request_aborted' FROM aborted
 READ_REFUNDS = """
 SELECT outbox_id, request_id, user_id, reason, served_as, generation_id
 FROM cache.outbox
+WHERE outbox_id > $1
 ORDER BY outbox_id
-LIMIT $1
+LIMIT $2
 """
 
 DELETE_REFUNDS = "DELETE FROM cache.outbox WHERE outbox_id = ANY($1::bigint[])"
 
-MAY_SEE = "SELECT 1 FROM cache.requests WHERE generation_id = $1 AND user_id = $2 LIMIT 1"
+HAS_ASKED = "SELECT 1 FROM cache.requests WHERE generation_id = $1 AND user_id = $2 LIMIT 1"
 
 
 class RequestStore:
@@ -131,17 +135,35 @@ class RequestStore:
         *,
         outcome: Outcome,
         generation_id: UUID | None,
-        nonce: UUID,
-    ) -> bool:
-        """Write down what is about to be charged; False when the request_id is taken."""
-        values = (ask.user_id, page.pdf_hash, page.page, ask.locale, nonce, outcome, generation_id)
+    ) -> Request | None:
+        """Write down what is about to be charged; None when the request_id is taken."""
+        values = (
+            ask.request_id,
+            ask.user_id,
+            page.pdf_hash,
+            page.page,
+            ask.locale,
+            uuid4(),
+            outcome,
+            generation_id,
+            self._clocks.hold,
+        )
         async with self._database.connection() as connection:
-            return await connection.fetchval(OPEN_INTENT, ask.request_id, *values) is not None
+            row = await connection.fetchrow(OPEN_INTENT, *values)
+        return _request(row) if row else None
 
-    async def take_over_intent(self, request_id: UUID, *, held: UUID, nonce: UUID) -> bool:
+    async def take_over_intent(self, request_id: UUID) -> Request | None:
+        """Go on with an intent that nobody holds any more."""
         async with self._database.connection() as connection:
-            taken = await connection.fetchval(TAKE_OVER_INTENT, request_id, held, nonce)
-        return taken is not None
+            row = await connection.fetchrow(
+                TAKE_OVER_INTENT, request_id, uuid4(), self._clocks.hold
+            )
+        return _request(row) if row else None
+
+    async def give_up_intent(self, request_id: UUID, nonce: UUID) -> None:
+        """Let the next call with this id, or the sweep, go on at once."""
+        async with self._database.connection() as connection:
+            await connection.execute(GIVE_UP_INTENT, request_id, nonce)
 
     async def drop_intent(self, request_id: UUID, nonce: UUID) -> None:
         async with self._database.connection() as connection:
@@ -160,7 +182,7 @@ class RequestStore:
                 return None
             request = _request(row)
             generation, created = await _find_or_create(connection, request, key, images_count)
-            attached = await _settle(connection, request, generation, created=created)
+            attached = await _refund_due(connection, request, generation, created=created)
             await connection.execute(
                 ATTACH_REQUEST,
                 request_id,
@@ -176,9 +198,9 @@ class RequestStore:
             tag = await connection.execute(ABORT_STALE_INTENTS, self._clocks.intent)
         return int(tag.rpartition(" ")[2])
 
-    async def read_refunds(self, limit: int) -> list[Refund]:
+    async def read_refunds(self, *, after: int, limit: int) -> list[Refund]:
         async with self._database.connection() as connection:
-            return [_refund(row) for row in await connection.fetch(READ_REFUNDS, limit)]
+            return [_refund(row) for row in await connection.fetch(READ_REFUNDS, after, limit)]
 
     async def delete_refunds(self, outbox_ids: Sequence[int]) -> None:
         async with self._database.connection() as connection:
@@ -186,7 +208,7 @@ class RequestStore:
 
     async def has_asked(self, generation_id: UUID, user_id: str) -> bool:
         async with self._database.connection() as connection:
-            return await connection.fetchval(MAY_SEE, generation_id, user_id) is not None
+            return await connection.fetchval(HAS_ASKED, generation_id, user_id) is not None
 
 
 async def _find_or_create(
@@ -206,7 +228,7 @@ async def _find_or_create(
             return generation_from(row), False
 
 
-async def _settle(
+async def _refund_due(
     connection: Connection, request: Request, generation: Generation, *, created: bool
 ) -> Attached:
     """How the request is really served, and the refund this makes due."""

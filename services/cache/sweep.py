@@ -38,7 +38,7 @@ class Sweep:
     async def _end(self, leases: list[Lease], reason: str, message: str) -> None:
         for lease in leases:
             failure = Failure(lease=lease, reason=reason, message=message, permanent=True)
-            # The same fenced statement as a worker's failure: whoever was faster wins.
-            if await self._jobs.fail_job(failure) is Verdict.ACCEPTED:
+            # Fenced like a worker's failure: whoever was faster wins.
+            if await self._jobs.end_abandoned_job(failure) is Verdict.ACCEPTED:
                 SWEPT.labels(reason.lower()).inc()
                 log.info("generation_swept", generation=str(lease.generation_id), reason=reason)

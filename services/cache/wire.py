@@ -4,7 +4,7 @@ from glossa.cache.v1 import cache_pb2 as pb
 from glossa.registry.v1 import registry_pb2
 
 from services.cache.domain import Generation, Queue, Status, Sticker
-from services.runtime.validation import require
+from services.runtime.validation import parse_text, require
 
 MAX_STICKERS = 50
 MAX_TITLE = 300
@@ -68,25 +68,18 @@ def render_sticker(sticker: Sticker) -> pb.Sticker:
 
 
 def parse_sticker(message: pb.Sticker, field: str) -> Sticker:
-    require(0 < len(message.sticker_id) <= 32, f"{field}.sticker_id", "must be 1 to 32 characters")
     require(
         message.kind != pb.STICKER_KIND_UNSPECIFIED and message.kind in pb.StickerKind.values(),
         f"{field}.kind",
         "must be set",
     )
-    require(0 < len(message.title) <= MAX_TITLE, f"{field}.title", f"must be 1 to {MAX_TITLE} long")
-    body = message.body_markdown
-    require(0 < len(body) <= MAX_BODY, f"{field}.body_markdown", f"must be 1 to {MAX_BODY} long")
     quote = message.anchor.quote
-    require(len(quote) <= MAX_QUOTE, f"{field}.anchor.quote", f"must be at most {MAX_QUOTE} long")
-    for name, text in (("title", message.title), ("body_markdown", body), ("anchor.quote", quote)):
-        require("\0" not in text, f"{field}.{name}", "must not hold NUL characters")
     return Sticker(
-        sticker_id=message.sticker_id,
+        sticker_id=parse_text(f"{field}.sticker_id", message.sticker_id, most=32),
         kind=pb.StickerKind.Name(message.kind).removeprefix("STICKER_KIND_").lower(),
-        title=message.title,
-        body_markdown=body,
-        quote=quote,
+        title=parse_text(f"{field}.title", message.title, most=MAX_TITLE),
+        body_markdown=parse_text(f"{field}.body_markdown", message.body_markdown, most=MAX_BODY),
+        quote=parse_text(f"{field}.anchor.quote", quote, least=0, most=MAX_QUOTE),
         box=_parse_box(message.anchor, field),
     )
 

@@ -2,6 +2,7 @@
 # ruff: noqa: PLC0415, PLR0917 - imports are late on purpose, and typer wants plain parameters
 
 import asyncio
+import io
 import os
 import sys
 from pathlib import Path
@@ -20,7 +21,10 @@ app = typer.Typer(
 User = Annotated[str, typer.Option("--user", help="Who asks, e.g. alice.")]
 Page = Annotated[int, typer.Option("--page", help="Page number, from 1.")]
 Locale = Annotated[str, typer.Option("--locale", help="Language: en or zh-Hans.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, for machines.")]
+# A flag has no value, so no metavar either.
+Json = Annotated[
+    bool, typer.Option("--json", metavar="", help="One JSON object per line, for machines.")
+]
 
 
 @app.command()
@@ -54,8 +58,10 @@ def migrate(as_json: Json = False) -> None:
 
 @app.command()
 def token(
-    scope: Annotated[str, typer.Option(help="gateway, worker or admin.")] = "gateway",
-    user: Annotated[str, typer.Option(help="A token for this user alone instead.")] = "",
+    scope: Annotated[
+        str | None, typer.Option(help="gateway (unless told), worker or admin.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="A token for this user alone instead.")] = None,
     lifetime: Annotated[str, typer.Option(help="How long it is good: 30m, 12h, 7d.")] = "1h",
 ) -> None:
     """Print a token that the services of this state folder believe."""
@@ -116,16 +122,26 @@ def demo() -> None:
 
 
 def main() -> None:
-    """Run a command; whatever goes wrong is one line and exit code 1."""
+    """Run a command; whatever goes wrong is one line, and JSON where JSON was asked for."""
+    _print_anything()
+    as_json = "--json" in sys.argv
     try:
-        app()
+        # Usage errors are drawn by typer unless a machine reads them.
+        sys.exit(app(standalone_mode=not as_json))
     except Exception as error:
-        from services.cli.errors import error_line
+        from services.cli.errors import error_json, error_line
 
-        print(error_line(error), file=sys.stderr)
+        print(error_json(error) if as_json else error_line(error), file=sys.stderr)
         if os.environ.get("GLOSSA_DEBUG"):
             raise
-        sys.exit(1)
+        sys.exit(getattr(error, "exit_code", 1))
+
+
+def _print_anything() -> None:
+    """A character the terminal does not know becomes a question mark, not the end."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ from services.cli.show import (
     show_upload,
 )
 from services.cli.terminal import make_console
+from services.runtime.errors import RelayedError
+
+HIGHEST_PAGE = 2**31 - 1  # what the contract can hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,8 @@ class Question:
         named = [bool(self.file), bool(self.file_id), bool(self.pdf_hash)]
         if sum(named) != 1:
             raise CommandFailed("name the document once: a FILE, --file-id ID or --hash HASH")
+        if not 1 <= self.page <= HIGHEST_PAGE:
+            raise CommandFailed(f"--page must be from 1 to {HIGHEST_PAGE}, not {self.page}")
         if self.file is not None:
             check_file(self.file)
 
@@ -42,15 +47,20 @@ class Question:
 def check_file(path: Path) -> None:
     """Say what is wrong with a file before anything is sent."""
     if path.is_dir():
-        raise CommandFailed(f"{path} is a folder; give a PDF file")
+        raise CommandFailed(f"{path} is a folder", next_step="give a PDF file")
     with path.open("rb"):
         pass
+
+
+def sent_name(path: Path) -> str:
+    """The name of a file as text, which on a disk it need not be."""
+    return path.name.encode("utf-8", "replace").decode()
 
 
 async def run_upload(*, file: Path, user: str, as_json: bool) -> None:
     check_file(file)
     async with connected() as suite:
-        answer = await suite.upload(user, file.name, chunks_of(file))
+        answer = await suite.upload(user, sent_name(file), chunks_of(file))
     if as_json:
         print_json("upload", answer)
     else:
@@ -109,10 +119,12 @@ async def follow(
     return last
 
 
-def failed(error: cache_pb2.GenerationError) -> CommandFailed:
-    return CommandFailed(
-        f"the page could not be explained: {error.message} ({error.reason}); "
-        "what was charged for it comes back"
+def failed(error: cache_pb2.GenerationError) -> RelayedError:
+    message = error.message.rstrip(".")
+    return RelayedError(
+        f"the page could not be explained: {message}; what was charged for it comes back",
+        code="FAILED_PRECONDITION",
+        reason=error.reason,
     )
 
 
@@ -122,7 +134,8 @@ async def _target(suite: SuiteClient, question: Question, *, as_json: bool) -> T
     if question.pdf_hash:
         return {"pdf_hash": question.pdf_hash}
     assert question.file is not None
-    answer = await suite.upload(question.user, question.file.name, chunks_of(question.file))
+    name, content = sent_name(question.file), chunks_of(question.file)
+    answer = await suite.upload(question.user, name, content)
     if as_json:
         print_json("upload", answer)
     return {"file_id": answer.file.file_id}

@@ -2,8 +2,9 @@
 
 import contextlib
 import json
+import sys
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection
 
 from glossa.cache.v1 import cache_pb2
 from glossa.quota.v1 import quota_pb2
@@ -28,7 +29,7 @@ STAGES = {
     cache_pb2.STAGE_ANALYSING_IMAGES: "looking at the images",
     cache_pb2.STAGE_EXPLAINING: "explaining",
     cache_pb2.STAGE_RETRYING: "an attempt failed, waiting for the next",
-    cache_pb2.STAGE_READY: "stickers are ready",
+    cache_pb2.STAGE_READY: "ready",
     cache_pb2.STAGE_FAILED: "failed",
 }
 COLOURS = {
@@ -48,7 +49,9 @@ def print_json(kind: str, message: Message) -> None:
     fields = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    print(json.dumps({"type": kind, **fields}, ensure_ascii=False), flush=True)
+    # Escaped where the terminal could not hold it: machines must get every character.
+    escaped = sys.stdout.encoding.lower() != "utf-8"
+    print(json.dumps({"type": kind, **fields}, ensure_ascii=escaped), flush=True)
 
 
 class ProgressView:
@@ -97,7 +100,9 @@ class ProgressView:
         return show_seconds(following[0] - self._began[index])
 
 
-def show_stickers(console: Console, stickers: Iterable[cache_pb2.Sticker]) -> None:
+def show_stickers(console: Console, stickers: Collection[cache_pb2.Sticker]) -> None:
+    if not stickers:
+        console.print("there was nothing to explain on this page")
     for sticker in stickers:
         console.print(_panel(sticker))
 
@@ -109,10 +114,13 @@ def show_receipt(console: Console, answer: cache_pb2.ExplainPageResponse) -> Non
         f"[bold]{outcome}[/], {count(receipt.units, 'unit')} charged, "
         f"{receipt.remaining_units} left"
     )
-    console.print(f"[dim]generation {answer.generation_id}, request {answer.request_id}[/]")
+    # A line each, so that a narrow window breaks none of them.
+    for name in ("model", "generation_id", "request_id"):
+        line = f"{name.removesuffix('_id'):<11}{getattr(answer, name)}"
+        console.print(Text(line, style="dim"), soft_wrap=True)
     for limit in answer.limits:
         if limit.warning:
-            console.print(f"[yellow]slow down: {limit.remaining} of {limit.limit} left[/]")
+            console.print(Text(_warning(limit), style="yellow"))
 
 
 def show_upload(console: Console, answer: registry_pb2.UploadDocumentResponse) -> None:
@@ -160,6 +168,13 @@ def _detail(event: worker_pb2.WatchGenerationResponse) -> str:
 def _mark(stage: "cache_pb2.Stage.ValueType") -> Text:
     failed = stage in {cache_pb2.STAGE_FAILED, cache_pb2.STAGE_RETRYING}
     return Text("✗", style="red") if failed else Text("✓", style="green")
+
+
+def _warning(limit: quota_pb2.Limit) -> str:
+    line = f"slow down: {limit.remaining} of {limit.limit} requests left in the {limit.tier} window"
+    if not limit.HasField("resets_at"):
+        return line
+    return f"{line} until {limit.resets_at.ToDatetime():%H:%M:%S} UTC"
 
 
 def _moment(timestamp: Timestamp) -> str:

@@ -13,18 +13,26 @@ from services.runtime.errors import InvalidInput
 from services.runtime.validation import parse_identity
 
 SCOPES = ("gateway", "worker", "admin")
+DEFAULT_SCOPE = "gateway"
 SUBJECT = "glossa-cli"
 LONGEST = timedelta(days=365)
 OWN_LIFETIME = timedelta(hours=1)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def make_token(*, scope: str, user: str, lifetime: str) -> str:
+def make_token(*, scope: str | None, user: str | None, lifetime: str) -> str:
+    if user is not None and scope is not None:
+        raise CommandFailed(
+            "--user and --scope do not go together: a user's token acts for that user alone",
+            next_step="give one of them",
+        )
+    scope = scope or DEFAULT_SCOPE
     if scope not in SCOPES:
-        raise CommandFailed(f"there is no scope {scope!r}; choose one of {', '.join(SCOPES)}")
+        message = f"there is no scope {scope!r}"
+        raise CommandFailed(message, next_step=f"choose one of {', '.join(SCOPES)}")
     duration = parse_lifetime(lifetime)
     signer = _signer()
-    if user:
+    if user is not None:
         return signer.sign(subject=_user(user), scopes=[USER_SCOPE], lifetime=duration)
     return signer.sign(subject=SUBJECT, scopes=[scope], lifetime=duration)
 
@@ -33,7 +41,8 @@ def parse_lifetime(written: str) -> timedelta:
     match = re.fullmatch(r"(\d{1,9})([smhd])", written)
     lifetime = timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else timedelta()
     if not timedelta() < lifetime <= LONGEST:
-        raise CommandFailed(f"{written!r} is no lifetime; write 30m, 12h or 7d, at most 365d")
+        message = f"{written!r} is no lifetime"
+        raise CommandFailed(message, next_step="write 30m, 12h or 7d, at most 365d")
     return lifetime
 
 
@@ -60,6 +69,6 @@ def _signer() -> Signer:
 
 def _user(user: str) -> str:
     try:
-        return parse_identity("user", user)
+        return parse_identity("--user", user)
     except InvalidInput as error:
         raise CommandFailed(error.message) from None

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import time
@@ -58,7 +59,9 @@ def show_screen(console: Console, suite: RunningSuite, seconds: float) -> None:
     console.print(f"[bold green]Glossa is ready[/] in {show_seconds(seconds)}; Ctrl-C stops it\n")
     console.print(_addresses(suite))
     console.print()
-    console.print(_facts(suite))
+    for name, value in _facts(suite):
+        # Never wrapped or cut: what is shown is there to be copied.
+        console.print(Text(f"{name:<11}{value}"), soft_wrap=True)
     console.print("\n[bold]Try this in another terminal[/]")
     for line in _things_to_try(suite.plan):
         console.print(Text(f"  {line}", style="cyan"), soft_wrap=True)
@@ -73,7 +76,7 @@ def _addresses(suite: RunningSuite) -> Table:
     return table
 
 
-def _facts(suite: RunningSuite) -> Table:
+def _facts(suite: RunningSuite) -> list[tuple[str, str]]:
     # Slow to import, and nobody waits for it any more.
     from services.runtime.settings import ExplanationSettings  # noqa: PLC0415
 
@@ -82,25 +85,26 @@ def _facts(suite: RunningSuite) -> Table:
     if not explanation.uses_openai:
         model += "; set OPENAI_API_KEY for a language model"
     kind = "DATABASE_URL" if suite.plan.database_url else "embedded PostgreSQL"
-    table = Table.grid(padding=(0, 3, 0, 0))
-    table.add_row("model", model)
-    table.add_row("database", f"{kind} at {suite.database}")
-    table.add_row("state", f"{suite.plan.state.root}, logs in logs/")
-    table.add_row("token", f"{_program('glossa')} token --scope gateway, or --user alice")
-    return table
+    return [
+        ("model", model),
+        ("database", f"{kind} at {suite.database}"),
+        ("state", str(suite.plan.state.root)),
+        ("logs", str(suite.plan.state.root / "logs")),
+        ("token", f"{_program('glossa')} token --scope gateway, or --user alice"),
+    ]
 
 
 def _things_to_try(plan: SuitePlan) -> list[str]:
     glossa, buf = _program("glossa"), _program("buf")
     lines = []
     if plan.environment.get("GLOSSA_STATE_DIR"):
-        lines.append(f"export GLOSSA_STATE_DIR={plan.state.root}")
+        lines.append(f"export GLOSSA_STATE_DIR={shlex.quote(str(plan.state.root))}")
     return [
         *lines,
         f"{glossa} demo",
         f"{glossa} explain FILE.pdf --user alice --page 1",
-        f"{buf} curl --protocol grpc --http2-prior-knowledge --reflect-header '*' \\",
-        f'  -H "authorization: Bearer $({glossa} token --scope gateway)" \\',
+        f"{buf} curl --protocol grpc --http2-prior-knowledge \\",
+        f"""  --reflect-header '*' -H "authorization: Bearer $({glossa} token)" \\""",
         """  -d '{"user_id":"alice"}' \\""",
         f"  http://{plan.ports.address('quota')}/{QUOTA_METHOD}",
     ]
@@ -110,8 +114,8 @@ def _program(name: str) -> str:
     """A command beside our own Python, as short as it can be pasted here."""
     path = Path(sys.executable).parent / name
     with contextlib.suppress(ValueError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
+        return shlex.quote(str(path.relative_to(Path.cwd())))
+    return shlex.quote(str(path))
 
 
 def _note(console: Console, line: str) -> None:

@@ -14,8 +14,9 @@ import asyncpg
 
 from services.local.errors import LocalError
 from services.local.layout import SERVICES
+from services.runtime.database import CONNECT_ERRORS, connection_problem
 from services.runtime.errors import DependencyDown
-from services.runtime.migrate import CONNECT_ERRORS, MigrationError, connection_problem, migrate
+from services.runtime.migrate import MigrationError, migrate
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROLES_SQL = PROJECT / "deploy" / "postgres" / "roles.sql"
@@ -41,8 +42,8 @@ async def prepare_roles(admin_url: str, passwords: Mapping[str, str]) -> dict[st
     async with _admin(admin_url) as connection:
         if not await connection.fetchval(MAY_CREATE_ROLES):
             raise LocalError(
-                f"the user of {describe(admin_url)} may not create roles: "
-                "connect as one that may, such as the superuser"
+                f"the user of {describe(admin_url)} may not create roles",
+                next_step="connect as one that may, such as the superuser",
             )
         await _apply_roles(connection, passwords)
     return {service: service_url(admin_url, service, passwords[service]) for service in SERVICES}
@@ -81,10 +82,10 @@ def describe(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port or 5432
     except ValueError:
-        return "a malformed address"
+        raise _malformed() from None
     # An unquoted "/" in a password moves the rest of it into the path.
     if parts.scheme not in {"postgresql", "postgres"} or "@" in parts.path:
-        return "a malformed address"
+        raise _malformed()
     return f"{parts.hostname or 'localhost'}:{port}{parts.path}"
 
 
@@ -98,16 +99,38 @@ async def _migrate_service(service: str, url: str) -> list[str]:
 
 @asynccontextmanager
 async def _admin(admin_url: str) -> AsyncIterator[asyncpg.Connection]:
+    place = describe(admin_url)
     try:
         connection = await asyncpg.connect(admin_url, timeout=CONNECT_SECONDS)
     except CONNECT_ERRORS as error:
-        raise LocalError(
-            f"cannot connect to the database at {describe(admin_url)}: {connection_problem(error)}"
-        ) from None
+        raise _cannot_connect(place, error) from None
     try:
         yield connection
     finally:
         await connection.close(timeout=CONNECT_SECONDS)
+
+
+def _cannot_connect(place: str, error: Exception) -> LocalError:
+    if not isinstance(error, OSError | asyncpg.PostgresError):
+        return _malformed()
+    message = f"cannot connect to the database at {place}: {connection_problem(error)}"
+    if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
+        return LocalError(message, next_step="check the user and the password in DATABASE_URL")
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return LocalError(message, next_step="create it first, or name another in DATABASE_URL")
+    if isinstance(error, asyncpg.PostgresError):
+        return LocalError(message)
+    return LocalError(
+        message, next_step="is PostgreSQL running there? unset DATABASE_URL to use the embedded one"
+    )
+
+
+def _malformed() -> LocalError:
+    # Not a word of the address: nobody knows which part of it is the password.
+    return LocalError(
+        "DATABASE_URL is malformed",
+        next_step="write it as postgresql://user:password@host:5432/database",
+    )
 
 
 async def _apply_roles(connection: asyncpg.Connection, passwords: Mapping[str, str]) -> None:
@@ -122,6 +145,11 @@ async def _apply_roles(connection: asyncpg.Connection, passwords: Mapping[str, s
             if attempt == RACE_TRIES:
                 raise LocalError(f"cannot prepare the roles: {error}") from error
             await asyncio.sleep(0.05 * attempt)
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise LocalError(
+                f"the user of DATABASE_URL may not prepare roles and schemas: {error.args[0]}",
+                next_step="connect as who made the glossa_… roles here, or as the superuser",
+            ) from error
         except asyncpg.PostgresError as error:
             raise LocalError(f"cannot prepare the roles: {error}") from error
         else:

@@ -176,7 +176,8 @@ class EmbeddedPostgres:
             if not self._may_pass():
                 break
             await asyncio.sleep(POLL_SECONDS * 10)
-        raise LocalError(f"PostgreSQL did not start ({self._last_log_line()}); see {self._log}")
+        message = f"PostgreSQL did not start ({self._last_log_line()})"
+        raise LocalError(message, next_step=f"see {self._log}")
 
     def _may_pass(self) -> bool:
         """Whether the next try may do better: the port was snatched, or children of a killed

@@ -55,7 +55,7 @@ class KeptService:
         self._spec.log_file.unlink(missing_ok=True)
         await self._spawn()
         if not await self._healthy():
-            raise LocalError(f"{self._last_words()}; see {self._spec.log_file}")
+            raise LocalError(self._last_words(), next_step=f"see {self._spec.log_file}")
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self._spec.name}")
 
     async def stop(self) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import IO
 
 from services.local.errors import LocalError
-from services.local.layout import SERVICES
+from services.local.layout import METRICS_PORT_VARIABLE, PORT_VARIABLE, SERVICES
 from services.runtime.auth import Signer, generate_keys
 
 TOKEN_LIFETIME = timedelta(hours=24)
 # What each service may do at the others; Registry and Quota call nobody.
 SERVICE_TOKENS = {"cache": "cache", "worker": "worker"}
+RUN_ANOTHER = f"set GLOSSA_STATE_DIR, {PORT_VARIABLE} and {METRICS_PORT_VARIABLE} to run another"
 
 
 class State:
@@ -64,15 +65,15 @@ class State:
                 self._make_keys()
         except OSError as error:
             raise LocalError(
-                f"cannot write the state folder {self.root} ({error.strerror}); "
-                "set GLOSSA_STATE_DIR to another place"
+                f"cannot write the state folder {self.root} ({error.strerror})",
+                next_step="set GLOSSA_STATE_DIR to another place",
             ) from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, *, next_step: str = RUN_ANOTHER) -> Iterator[None]:
         """Be the only suite over this folder, or say that there is one."""
         with (self.root / "lock").open("w") as lock:
-            _lock(lock, self.root)
+            _lock(lock, self.root, next_step)
             yield
 
     def signer(self) -> Signer:
@@ -81,7 +82,9 @@ class State:
             return Signer(self.signing_key_file.read_bytes())
         except FileNotFoundError:
             raise LocalError(
-                f"there is no signing key in {self.root}; start the suite there first: `make run`"
+                f"there is no signing key in {self.root}",
+                next_step="start the suite there first: `make run`, "
+                "or set GLOSSA_STATE_DIR to the folder of the one that runs",
             ) from None
         except (OSError, ValueError) as error:
             raise LocalError(f"cannot read the key {self.signing_key_file}: {error}") from error
@@ -129,11 +132,9 @@ def write_private(path: Path, text: str) -> None:
     unfinished.replace(path)
 
 
-def _lock(lock: IO[str], root: Path) -> None:
+def _lock(lock: IO[str], root: Path, next_step: str) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise LocalError(
-            f"a suite is running over {root} already; "
-            "set GLOSSA_STATE_DIR and GLOSSA_PORT_BASE to run another"
-        ) from None
+        message = f"a suite is running over {root} already"
+        raise LocalError(message, next_step=next_step) from None

@@ -86,7 +86,13 @@ async def running_suite(plan: SuitePlan, report: Report) -> AsyncIterator[Runnin
 
 
 def check_ports(ports: Ports) -> None:
-    """Refuse to start where somebody else listens already."""
+    """Refuse to start where somebody else, or another of us, listens already."""
+    if abs(ports.base - ports.metrics_base) < len(SERVICES):
+        raise LocalError(
+            f"the ports from {PORT_VARIABLE}={ports.base} and "
+            f"{METRICS_PORT_VARIABLE}={ports.metrics_base} on overlap",
+            next_step=f"set them at least {len(SERVICES)} apart",
+        )
     for service in SERVICES:
         _check_port(ports.port(service), PORT_VARIABLE)
         _check_port(ports.metrics_port(service), METRICS_PORT_VARIABLE)
@@ -156,14 +162,14 @@ def _spec(plan: SuitePlan, service: str, database_url: str) -> ServiceSpec:
 
 
 def _check_port(port: int, variable: str) -> None:
+    others = f"set {variable} to use others"
     with socket.socket() as probe:
         # As the servers do it: connections of the last run in TIME_WAIT do not count as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except PermissionError:
-            raise LocalError(f"port {port} needs root; set {variable} to use others") from None
+            raise LocalError(f"port {port} needs root", next_step=others) from None
         except OSError:
-            raise LocalError(
-                f"port {port} is taken by another program; set {variable} to use others"
-            ) from None
+            message = f"port {port} is taken by another program"
+            raise LocalError(message, next_step=others) from None

@@ -247,8 +247,9 @@ def settle(book: Book, charge: Charge | None, refund: Refund, *, rules: Rules) -
     if charge is None:
         void = _void(refund)
         return _settled(RefundResult.VOIDED, book, void, kind="void", back=0, reason=refund.reason)
-    if charge.status != "charged":
-        return Settled(result=RefundResult.ALREADY_SETTLED, units=0, book=book)
+    if not _is_open(charge, refund):
+        units = charge.units if charge.status == "charged" else 0
+        return Settled(result=RefundResult.ALREADY_SETTLED, units=units, book=book)
     if refund.reason is RefundReason.REPRICED:
         return _reprice(book, charge, refund, rules=rules)
     refunded = replace(charge, status="refunded")
@@ -262,10 +263,19 @@ def settle(book: Book, charge: Charge | None, refund: Refund, *, rules: Rules) -
     )
 
 
+def _is_open(charge: Charge, refund: Refund) -> bool:
+    """Whether there is still something to settle between this payer and this charge."""
+    if charge.user_id != refund.user_id or charge.status != "charged":
+        return False
+    if refund.reason is RefundReason.REQUEST_ABORTED:
+        # A hit has bought what was there: no later call with its id can undo that.
+        return charge.outcome is not Outcome.CACHED
+    # Only work that was charged as one's own can turn out to be somebody else's, and only once.
+    return refund.reason is not RefundReason.REPRICED or charge.outcome is Outcome.GENERATED
+
+
 def _reprice(book: Book, charge: Charge, refund: Refund, *, rules: Rules) -> Settled:
     assert refund.served_as is not None
-    if charge.outcome is refund.served_as:
-        return Settled(result=RefundResult.ALREADY_SETTLED, units=charge.units, book=book)
     units = min(charge.units, rules.prices[refund.served_as])
     served = replace(
         charge, outcome=refund.served_as, generation_id=refund.generation_id, units=units

@@ -12,7 +12,13 @@ from services.quota.store import QuotaStore
 from services.runtime.auth import allow, require_user
 from services.runtime.errors import AlreadyExists
 from services.runtime.interceptors import Context
-from services.runtime.validation import parse_identity, parse_pdf_hash, parse_uuid, require
+from services.runtime.validation import (
+    parse_identity,
+    parse_pdf_hash,
+    parse_text,
+    parse_uuid,
+    require,
+)
 
 MAX_BATCH = 1000
 ENDPOINTS = frozenset({"explain_page"})
@@ -107,14 +113,13 @@ def _purchase(item: pb.AdmitRequest, at: str) -> Purchase:
     known = ", ".join(sorted(ENDPOINTS))
     require(item.endpoint in ENDPOINTS, f"{at}endpoint", f"must be one of {known}")
     require(item.page.page >= 1, f"{at}page.page", "must be at least 1")
-    require(0 < len(item.page.locale) <= 16, f"{at}page.locale", "must be 1 to 16 characters")
     require(item.page.effective_mode in _MODES, f"{at}page.effective_mode", "must be set")
     return Purchase(
         user_id=parse_identity(f"{at}user_id", item.user_id),
         endpoint=item.endpoint,
         pdf_hash=parse_pdf_hash(f"{at}page.pdf_hash", item.page.pdf_hash),
         page=item.page.page,
-        locale=item.page.locale,
+        locale=parse_text(f"{at}page.locale", item.page.locale, most=16),
         effective_mode=_MODES[item.page.effective_mode],
     )
 

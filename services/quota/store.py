@@ -135,12 +135,15 @@ PRUNE_WINDOWS = """
 DELETE FROM quota.ai_request_log
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM quota.ai_request_log
-    WHERE admitted_at < clock_timestamp() - interval '25 hours' LIMIT 5000
+    WHERE admitted_at < clock_timestamp() - interval '25 hours'
+    LIMIT $1
 ))
 """
 
 # More than two are needed only while others race us for the same new ids.
 _TRIES = 5
+_PRUNED_AT_ONCE = 5_000
+_REQUEST_ID_TAKEN = "explain_requests_pkey"
 _Result = TypeVar("_Result")
 log = structlog.get_logger()
 
@@ -177,9 +180,7 @@ class QuotaStore:
         ids = [item.request_id for item in items]
 
         async def decide(connection: Connection) -> list[Settled]:
-            # The payer never changes, so it may be read before the lock that makes the rest safe.
-            payers = {charge.user_id for charge in (await _read_charges(connection, ids)).values()}
-            ledger = await self._lock(connection, payers | {item.user_id for item in items}, ids)
+            ledger = await self._lock(connection, {item.user_id for item in items}, ids)
             results = [self._settle(ledger, item) for item in items]
             await ledger.save(connection)
             return results
@@ -200,11 +201,13 @@ class QuotaStore:
         limits = limits_at(book, endpoint, rules=self._rules, now=now)
         return limits, book.balance_units, book.period_ends_at
 
-    async def prune_windows(self) -> int:
-        """Forget admissions that no window counts any more; a few thousand rows a call."""
-        async with self._database.connection() as connection:
-            tag = await connection.execute(PRUNE_WINDOWS)
-        return int(tag.rpartition(" ")[2])
+    async def prune_windows(self) -> None:
+        """Forget admissions that no window counts any more, a few at a time: no lock lasts long."""
+        pruned = _PRUNED_AT_ONCE
+        while pruned == _PRUNED_AT_ONCE:
+            async with self._database.connection() as connection:
+                tag = await connection.execute(PRUNE_WINDOWS, _PRUNED_AT_ONCE)
+            pruned = int(tag.rpartition(" ")[2])
 
     async def _transact(self, decide: Callable[[Connection], Awaitable[_Result]]) -> _Result:
         """Run `decide` in a transaction, again when it met new users or lost a race for an id."""
@@ -216,7 +219,9 @@ class QuotaStore:
                 # In a transaction of its own: inserting while holding locks could deadlock.
                 async with self._database.connection() as connection:
                     await connection.execute(OPEN_ACCOUNTS, missing.users)
-            except asyncpg.UniqueViolationError:
+            except asyncpg.UniqueViolationError as error:
+                if error.constraint_name != _REQUEST_ID_TAKEN:
+                    raise
                 # Another user's batch brought the same new request_id; next time it is read.
                 log.info("request_id_race_lost")
         raise DependencyDown("too many requests at once for the same ids", reason="OVERLOADED")
@@ -234,8 +239,7 @@ class QuotaStore:
 
     def _settle(self, ledger: "_Ledger", item: Refund) -> Settled:
         charge = ledger.charges.get(item.request_id)
-        payer = ledger.books[charge.user_id if charge else item.user_id]
-        settled = settle(payer, charge, item, rules=self._rules)
+        settled = settle(ledger.books[item.user_id], charge, item, rules=self._rules)
         ledger.record(settled.book, settled.changes, refund_reason=item.reason)
         return settled
 
@@ -271,7 +275,8 @@ class _Ledger:
         self.books: dict[str, Book] = {}
         self.charges = charges
         self._inserted: list[Charge] = []
-        self._updated: list[tuple[Charge, str]] = []
+        # The last word on each id: an UPDATE takes only one of several rows for the same one.
+        self._updated: dict[UUID, tuple[Charge, str]] = {}
         self._entries: list[Entry] = []
         self._admissions: list[tuple[str, Admission]] = []
 
@@ -281,7 +286,7 @@ class _Ledger:
         self._admissions += ((book.user_id, admission) for admission in changes.admissions)
         for charge in changes.charges:
             if charge.request_id in self.charges:
-                self._updated.append((charge, refund_reason))
+                self._updated[charge.request_id] = (charge, refund_reason)
             else:
                 self._inserted.append(charge)
             self.charges[charge.request_id] = charge
@@ -326,7 +331,7 @@ class _Ledger:
                 charge.status,
                 reason,
             )
-            for charge, reason in self._updated
+            for charge, reason in self._updated.values()
         ]
         return _columns(rows)
 

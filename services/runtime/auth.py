@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jwt
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_pem_public_key,
 )
 
 from services.runtime import request
-from services.runtime.errors import Forbidden, Unauthenticated
+from services.runtime.errors import DependencyDown, Forbidden, Unauthenticated
 from services.runtime.request import Caller
 
 ALGORITHM = "EdDSA"
@@ -70,7 +71,10 @@ class TokenVerifier:
     """Checks tokens, remembering the good ones until they expire."""
 
     def __init__(self, public_pem: bytes) -> None:
-        self._key = public_pem
+        key = load_pem_public_key(public_pem)
+        if not isinstance(key, Ed25519PublicKey):
+            raise ValueError("tokens are checked with an Ed25519 key")  # noqa: TRY004
+        self._key = key
         # Checking a signature costs as much as a cache hit, and callers repeat their tokens.
         self._known: dict[str, tuple[Caller, float]] = {}
 
@@ -116,10 +120,18 @@ class TokenFile:
         self._token = ""
 
     def token(self) -> str:
-        modified_ns = self._path.stat().st_mtime_ns
-        if modified_ns != self._modified_ns:
-            self._token = self._path.read_text().strip()
-            self._modified_ns = modified_ns
+        try:
+            modified_ns = self._path.stat().st_mtime_ns
+            if modified_ns != self._modified_ns:
+                self._token = self._path.read_text().strip()
+                self._modified_ns = modified_ns
+        except OSError as error:
+            # The last token may be good for a while; without any there is nothing to say.
+            if not self._token:
+                raise DependencyDown(
+                    f"this service cannot read its own token: {error.strerror}",
+                    reason="TOKEN_UNAVAILABLE",
+                ) from error
         return self._token
 
 

@@ -65,6 +65,10 @@ class Batcher(Generic[Item, Result]):
         try:
             results = await self._send([item for item, _ in batch])
             assert len(results) == len(batch), "one result per item"
+        except asyncio.CancelledError:
+            for _, future in batch:
+                future.cancel()
+            raise
         except Exception as error:  # everyone in the batch learns of it
             for _, future in batch:
                 if not future.done():

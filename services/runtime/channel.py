@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import grpc
 
 from services.runtime import request
-from services.runtime.errors import DependencyDown
+from services.runtime.errors import DependencyDown, DependencyFailed
 from services.runtime.status import from_call
 
 DEFAULT_DEADLINE_SECONDS = 5.0
@@ -28,6 +28,24 @@ _SERVICE_CONFIG = json.dumps(
                 },
             }
         ]
+    }
+)
+
+
+_AWAY = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        # Without a reason of ours: shed by a server that has too much to do.
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+_NOT_FOR_CALLERS = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
     }
 )
 
@@ -65,18 +83,23 @@ def open_channel(
 
 @contextmanager
 def calling(service: str) -> Iterator[None]:
-    """Turn a failed call into our errors: away is DependencyDown, a refusal is passed on."""
+    """Turn a failed call into our errors: trouble is DependencyDown, a refusal is passed on.
+
+    A refusal is passed on only if it was meant for the caller: it carries a reason of ours then.
+    That our own token was refused, or a load limit hit, is our trouble and not the caller's.
+    """
     try:
         yield
     except grpc.aio.AioRpcError as error:
-        if error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
-            received = from_call(error)
-            raise DependencyDown(
-                f"the {service} service does not answer",
-                reason=f"{service.upper()}_UNAVAILABLE",
-                retry_after=received.retry_after or timedelta(seconds=1),
-            ) from error
-        raise from_call(error) from error
+        received = from_call(error)
+        if received.is_ours and error.code() not in _NOT_FOR_CALLERS:
+            raise received from error
+        kind = DependencyDown if error.code() in _AWAY else DependencyFailed
+        raise kind(
+            f"the {service} service does not answer",
+            reason=f"{service.upper()}_UNAVAILABLE",
+            retry_after=received.retry_after or timedelta(seconds=1),
+        ) from error
 
 
 class _Preparation:

@@ -29,6 +29,17 @@ RETRY_AFTER = timedelta(seconds=1)
 # Classes of SQLSTATE that say the database is away or busy, not that we asked nonsense:
 # connection, transaction rollback, resources, lock not available, operator intervention.
 _TROUBLE = frozenset({"08", "40", "53", "55", "57"})
+# What a former primary says after a failover.
+_READ_ONLY = "25006"
+# Everything that connecting may raise, a malformed address included.
+CONNECT_ERRORS = (
+    OSError,
+    TimeoutError,
+    ValueError,
+    OverflowError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+)
 _DRIVER_ERRORS = (
     OSError,
     TimeoutError,
@@ -62,7 +73,7 @@ async def open_database(
     url: str, *, application_name: str, pool_size: int = 10
 ) -> AsyncIterator[Database]:
     """Connect, or say in one sentence why not."""
-    with _driver_trouble():
+    try:
         pool = await asyncpg.create_pool(
             url,
             min_size=1,
@@ -77,11 +88,31 @@ async def open_database(
                 "idle_in_transaction_session_timeout": _milliseconds(2 * STATEMENT_SECONDS),
             },
         )
+    except CONNECT_ERRORS as error:
+        raise DependencyDown(
+            f"cannot connect to the database: {connection_problem(error)};"
+            " check GLOSSA_DATABASE_URL",
+            reason="DATABASE_UNAVAILABLE",
+            retry_after=RETRY_AFTER,
+        ) from error
     try:
         yield Database(pool)
     finally:
         # A pool whose server is gone never closes politely.
         pool.terminate()
+
+
+def connection_problem(error: Exception) -> str:
+    """Why connecting failed, in words that never contain a part of the address."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, OSError):
+        return (error.strerror or "the host cannot be reached").lower()
+    if isinstance(error, asyncpg.PostgresError):
+        return str(error)
+    return "the address is malformed"
 
 
 async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
@@ -112,5 +143,5 @@ def _driver_trouble() -> Iterator[None]:
 
 def is_trouble(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
-        return (error.sqlstate or "")[:2] in _TROUBLE
+        return error.sqlstate == _READ_ONLY or (error.sqlstate or "")[:2] in _TROUBLE
     return not isinstance(error, asyncpg.DataError | ValueError)

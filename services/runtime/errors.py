@@ -9,6 +9,7 @@ GlossaError
 ├── Conflict         FAILED_PRECONDITION  the state has moved on
 ├── LimitReached     RESOURCE_EXHAUSTED   a limit or quota is used up
 ├── DependencyDown   UNAVAILABLE          something we need is away; waiting helps
+│   └── DependencyFailed                  it answered, but with nothing we can use
 └── RelayedError     (as received)        another service's refusal, passed on as it is
 
 Subclasses say what is wrong in their name and carry the same words as `reason`.
@@ -107,6 +108,10 @@ class DependencyDown(GlossaError):
         self.reason = reason
 
 
+class DependencyFailed(DependencyDown):
+    """Something we need answered, but with trouble of its own that is not our caller's fault."""
+
+
 class RelayedError(GlossaError):
     """Another service's refusal: code, reason and details are passed on as they came."""
 
@@ -119,7 +124,10 @@ class RelayedError(GlossaError):
         field: str | None = None,
         retry_after: timedelta | None = None,
         metadata: Mapping[str, str] | None = None,
+        # Whether it carried a reason of our domain, and so was meant for whoever asked.
+        is_ours: bool = True,
     ) -> None:
         super().__init__(message, field=field, retry_after=retry_after, metadata=metadata)
         self.code = code
         self.reason = reason
+        self.is_ours = is_ours

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from services.runtime import request
 from services.runtime.auth import TokenVerifier
-from services.runtime.errors import Forbidden, GlossaError, Unauthenticated
+from services.runtime.errors import Forbidden, GlossaError, InvalidInput, Unauthenticated
 from services.runtime.metrics import RequestMetrics
 from services.runtime.status import status_code, trailing_metadata
 
@@ -68,7 +69,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         wrapped: MethodHandler = make(
             guard(behaviour, method),
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=_tolerant(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
         return wrapped
@@ -80,7 +81,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
             call = _Call(method, self._metrics)
             try:
                 self._admit(method, context)
-                answer = await behaviour(message, context)
+                answer = await behaviour(_decoded(message), context)
             except BaseException as error:
                 await call.fail(error, context)
                 raise
@@ -97,7 +98,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
             try:
                 self._admit(method, context)
                 # Closed here and now, so that what the handler holds is not left to the collector.
-                async with aclosing(behaviour(message, context)) as answers:
+                async with aclosing(behaviour(_decoded(message), context)) as answers:
                     async for answer in answers:
                         yield answer
             except BaseException as error:
@@ -121,6 +122,39 @@ class CallGuard(grpc.aio.ServerInterceptor):
         if not caller.scopes & allowed and not method.startswith(REFLECTION_PREFIX):
             raise Forbidden(f"this token may not call {method}")
         request.caller.set(caller)
+
+
+class _Undecodable:
+    """Stands for a message that is not what it should be, until somebody may be told so."""
+
+    def ByteSize(self) -> int:
+        return 0
+
+
+def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    """Left to itself, gRPC answers UNKNOWN with our traceback, before any token is looked at."""
+    if deserialize is None:
+        return None
+
+    def tolerant(content: bytes) -> Any:
+        try:
+            return deserialize(content)
+        except DecodeError:
+            return _Undecodable()
+
+    return tolerant
+
+
+def _decoded(message: Any) -> Any:
+    """The message, or the messages of a stream, each refused if it could not be decoded."""
+    if isinstance(message, _Undecodable):
+        raise InvalidInput("the message is not valid protobuf; its strings must be UTF-8")
+    return _decoded_stream(message) if isinstance(message, AsyncIterator) else message
+
+
+async def _decoded_stream(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for message in messages:
+        yield _decoded(message)
 
 
 def _hearing_out(

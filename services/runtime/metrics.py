@@ -33,7 +33,7 @@ def request_metrics(service: str) -> RequestMetrics:
         ),
         seconds=Histogram(
             f"glossa_{service}_request_seconds",
-            "How long unary calls took.",
+            "How long calls took, streams from their beginning to their end.",
             ["method"],
             buckets=REQUEST_BUCKETS,
         ),

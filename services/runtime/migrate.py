@@ -11,6 +11,7 @@ from pathlib import Path
 
 import asyncpg
 
+from services.runtime.database import CONNECT_ERRORS, connection_problem
 from services.runtime.errors import DependencyDown
 
 FILE_NAME = re.compile(r"(?P<number>\d{4})_[a-z0-9]+(_[a-z0-9]+)*\.sql")
@@ -19,14 +20,6 @@ CONNECT_SECONDS = 10.0
 WAIT_FOR_OTHERS = timedelta(minutes=5)
 POLL_SECONDS = 0.05
 LOCK_SPACE = 0x6C05  # the first half of our advisory lock keys; the schema's hash is the second
-CONNECT_ERRORS = (
-    OSError,
-    TimeoutError,
-    ValueError,
-    OverflowError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-)
 
 # A migration may take longer than any request may.
 SESSION = {"application_name": "glossa-migrate", "statement_timeout": "0", "lock_timeout": "30s"}
@@ -109,19 +102,6 @@ def _read(path: Path) -> Migration:
     if match is None:
         raise MigrationFolderInvalid(f"{path} is not named like 0001_create_noun.sql")
     return Migration(number=int(match["number"]), name=path.stem, sql=path.read_text("utf-8"))
-
-
-def connection_problem(error: Exception) -> str:
-    """Why connecting failed, in words that never contain a part of the address."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(error, OSError):
-        return (error.strerror or "the host cannot be reached").lower()
-    if isinstance(error, asyncpg.PostgresError):
-        return str(error)
-    return "the address is malformed"
 
 
 @asynccontextmanager

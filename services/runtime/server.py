@@ -3,9 +3,10 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -79,7 +80,7 @@ async def running(
         server = _build_server(service, config, parts.servicers)
         status = await _add_health(server, parts.servicers)
         port = _listen(server, config)
-        with metrics_port(config.host, config.metrics_port) as scraped_port:
+        with _metrics_port(config) as scraped_port:
             await server.start()
             try:
                 yield Running(
@@ -108,7 +109,7 @@ def _build_server(
     service: str, config: ServiceSettings, servicers: Sequence[Servicer]
 ) -> grpc.aio.Server:
     guard = CallGuard(
-        verifier=TokenVerifier(config.verify_key_file.read_bytes()),
+        verifier=_verifier(config.verify_key_file),
         policies=_policies(servicers),
         metrics=request_metrics(service),
     )
@@ -156,6 +157,28 @@ async def _add_health(
     for name in ("", *(servicer.name for servicer in servicers)):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
     return status
+
+
+@contextmanager
+def _metrics_port(config: ServiceSettings) -> Iterator[int]:
+    with ExitStack() as stack:
+        try:
+            port = stack.enter_context(metrics_port(config.host, config.metrics_port))
+        except OSError as error:
+            raise CannotStart(
+                f"cannot serve metrics on {config.host}:{config.metrics_port}"
+                f" ({error.strerror}); set GLOSSA_METRICS_PORT to another port"
+            ) from None
+        yield port
+
+
+def _verifier(key_file: Path) -> TokenVerifier:
+    try:
+        return TokenVerifier(key_file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CannotStart(
+            f"GLOSSA_VERIFY_KEY_FILE {key_file} holds no public key we can read: {error}"
+        ) from None
 
 
 def _listen(server: grpc.aio.Server, config: ServiceSettings) -> int:

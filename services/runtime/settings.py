@@ -1,6 +1,7 @@
 """Settings every service reads from the environment, and those that are part of the cache key."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -53,4 +54,4 @@ class ServiceSettings(BaseSettings):
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_concurrent_rpcs: int = Field(default=2000, ge=1)
     drain_seconds: float = Field(default=10.0, ge=0)
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

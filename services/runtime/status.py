@@ -67,6 +67,7 @@ def from_call(error: grpc.aio.AioRpcError) -> RelayedError:
         error.details() or error.code().name,
         code=error.code().name,
         reason=info.reason if info else error.code().name,
+        is_ours=info is not None and info.domain == DOMAIN,
         field=fields.field_violations[0].field if fields and fields.field_violations else None,
         retry_after=retry.retry_delay.ToTimedelta() if retry else None,
         metadata=dict(info.metadata) if info else None,

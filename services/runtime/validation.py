@@ -16,6 +16,13 @@ def require(condition: bool, field: str, message: str) -> None:
         raise InvalidInput(f"{field} {message}", field=field)
 
 
+def parse_text(field: str, value: str, *, most: int, least: int = 1) -> str:
+    """Words that Postgres can keep: not too long, and without NUL."""
+    require(least <= len(value) <= most, field, f"must be {least} to {most} characters")
+    require("\0" not in value, field, "must not hold NUL characters")
+    return value
+
+
 def parse_uuid(field: str, value: str) -> UUID:
     require(_UUID.fullmatch(value) is not None, field, "must be a UUID with hyphens")
     return UUID(value)

@@ -108,7 +108,7 @@ class House:
                 await asyncio.sleep(0.02)
 
     async def assert_sound(self) -> None:
-        """Nothing is charged without being served, and every balance is the sum of its entries."""
+        """Nobody paid for nothing or waits for nothing, and balances are the sums of entries."""
         await self.until("SELECT count(*) = 0 FROM cache.outbox")
         drifted = await self.admin.fetch(
             "SELECT user_id FROM quota.accounts AS account WHERE balance_units <>"
@@ -122,7 +122,12 @@ class House:
             " (SELECT FROM cache.requests AS request WHERE request.request_id = charge.request_id"
             "  AND request.state IN ('waiting', 'served', 'intent'))"
         )
-        assert (drifted, unserved) == ([], [])
+        stranded = await self.admin.fetch(
+            "SELECT request_id FROM cache.requests AS request"
+            " JOIN cache.generations AS generation USING (generation_id)"
+            " WHERE request.state = 'waiting' AND generation.status <> 'generating'"
+        )
+        assert (drifted, unserved, stranded) == ([], [], [])
 
 
 @asynccontextmanager
@@ -134,7 +139,9 @@ async def open_house(
         async with running_suite(
             databases, keys, folder, with_worker=False, cache={**PATIENT, **cache}
         ) as suite:
-            yield House(suite, admin)
+            house = House(suite, admin)
+            yield house
+            await house.assert_sound()
     finally:
         await admin.close()
 
@@ -145,7 +152,6 @@ async def house(
 ) -> AsyncIterator[House]:
     async with open_house(admin_url, databases, keys, tmp_path) as house:
         yield house
-        await house.assert_sound()
 
 
 def details(error: grpc.aio.AioRpcError) -> dict[str, Any]:

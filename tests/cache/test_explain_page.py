@@ -2,14 +2,22 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import grpc
 import pytest
 from glossa.cache.v1 import cache_pb2
+from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
 from glossa.quota.v1 import quota_pb2
 
+from services.cache.__main__ import compose
+from services.cache.config import Config
+from services.runtime.server import running
 from tests.cache.conftest import House, details, refused
+from tests.suite import Keys
 
 
 async def test_the_first_generates_the_next_joins_and_the_last_is_served(house: House) -> None:
@@ -189,7 +197,9 @@ async def test_a_full_window_says_when_to_come_back_and_starts_nothing(house: Ho
         await house.suite.explain("alice", documents[10])
 
     assert 0 < details(seen[0])["RetryInfo"].retry_delay.ToTimedelta().total_seconds() <= 10
-    assert "retry-after" in dict(seen[0].trailing_metadata())
+    trailing = dict(seen[0].trailing_metadata())
+    assert "retry-after" in trailing
+    assert trailing["x-ratelimit-remaining"] == "0"
     assert await house.admin.fetchval("SELECT count(*) FROM cache.generations") == 10
     assert await house.admin.fetchval("SELECT count(*) FROM cache.requests") == 10
 
@@ -220,6 +230,45 @@ async def test_limits_travel_as_trailing_metadata_too(house: House) -> None:
     await call
 
     trailing = dict(await call.trailing_metadata())
-    assert trailing["x-ratelimit-limit"] == "3"
-    assert trailing["x-ratelimit-remaining"] == "2"
+    assert trailing["x-ratelimit-limit"] == "10"
+    assert trailing["x-ratelimit-remaining"] == "9"
     assert int(trailing["x-ratelimit-reset"]) > 0
+
+
+async def test_a_twin_waits_for_the_call_that_came_first(house: House) -> None:
+    pdf_hash, request_id = await house.document("alice"), str(uuid4())
+    await house.suite.explain("alice", await house.document("alice"))  # opens the account
+    waiting = "SELECT count(*) = 1 FROM pg_locks WHERE NOT granted"
+    async with house.admin.transaction():
+        await house.admin.execute("SELECT FROM quota.accounts FOR UPDATE")
+        first = asyncio.create_task(house.suite.explain("alice", pdf_hash, request_id=request_id))
+        await house.until(waiting)
+        twin = asyncio.create_task(house.suite.explain("alice", pdf_hash, request_id=request_id))
+        for _ in range(50):  # time for the twin to do something rash
+            await house.admin.fetchval("SELECT 1")
+
+    assert (await first).outcome == quota_pb2.OUTCOME_GENERATED
+    assert (await twin).outcome == quota_pb2.OUTCOME_REPLAYED
+
+
+async def test_trouble_with_the_caches_own_token_is_not_the_callers(
+    house: House, databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    pdf_hash = await house.document("alice")
+    expired = tmp_path / "expired.jwt"
+    expired.write_text(keys.token("cache", lifetime=timedelta(seconds=-1)))
+    config = Config(
+        database_url=databases["cache"],
+        verify_key_file=keys.verify_key_file,
+        token_file=expired,
+        registry_address=house.suite.addresses["registry"],
+        quota_address=house.suite.addresses["quota"],
+    )
+    request = cache_pb2.ExplainPageRequest(user_id="alice", pdf_hash=pdf_hash, page=1, locale="en")
+
+    async with (
+        running("cache", config, compose) as here,
+        grpc.aio.insecure_channel(here.address) as channel,
+        refused(grpc.StatusCode.UNAVAILABLE, "REGISTRY_UNAVAILABLE"),
+    ):
+        await CacheServiceStub(channel).ExplainPage(request, metadata=house.suite.bearer())

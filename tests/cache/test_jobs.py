@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from glossa.cache.v1 import cache_pb2, jobs_pb2
 from glossa.quota.v1 import quota_pb2
+from google.protobuf.duration_pb2 import Duration
 
 from tests.cache.conftest import House, Worker, open_house, refused
 from tests.suite import Keys
@@ -189,8 +191,9 @@ async def test_a_bad_message_ends_the_lease_stream_with_its_reason(house: House)
 @pytest.mark.parametrize(
     ("sticker", "field"),
     [
-        (cache_pb2.Sticker(), "sticker_id"),
-        (cache_pb2.Sticker(sticker_id="s1"), "kind"),
+        (cache_pb2.Sticker(), "kind"),
+        (cache_pb2.Sticker(kind=cache_pb2.STICKER_KIND_TERM), "sticker_id"),
+        (cache_pb2.Sticker(kind=cache_pb2.STICKER_KIND_TERM, sticker_id="a\0"), "sticker_id"),
         (cache_pb2.Sticker(sticker_id="s1", kind=cache_pb2.STICKER_KIND_TERM), "title"),
         (
             cache_pb2.Sticker(
@@ -217,3 +220,61 @@ async def test_a_result_that_breaks_the_schema_is_refused(
     assert f"items[0].stickers[0].{field}" in seen[0].details()
     generation = await house.suite.generation(answer.generation_id)
     assert generation.status == cache_pb2.GENERATION_STATUS_GENERATING
+
+
+async def test_a_repeated_report_of_a_failure_changes_nothing(house: House) -> None:
+    answer = await house.suite.explain("alice", await house.document("alice"))
+    job = await house.worker.lease()
+
+    first = await house.worker.fail(job, permanent=False)
+    again = await house.worker.fail(job, permanent=True)
+    late = await house.worker.complete(job)
+
+    assert first == jobs_pb2.JOB_VERDICT_RETRYING
+    assert again == late == jobs_pb2.JOB_VERDICT_LEASE_LOST
+    generation = await house.suite.generation(answer.generation_id)
+    assert generation.status == cache_pb2.GENERATION_STATUS_GENERATING
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"reason": ""}, "reason"),
+        ({"reason": "A\0B"}, "reason"),
+        ({"message": "no\0answer"}, "message"),
+        ({"retry_after": Duration(seconds=2**40)}, "retry_after"),
+        ({"retry_after": Duration(seconds=-1)}, "retry_after"),
+    ],
+)
+async def test_a_malformed_failure_names_its_field(
+    house: House, change: dict[str, Any], field: str
+) -> None:
+    await house.suite.explain("alice", await house.document("alice"))
+    job = await house.worker.lease()
+    item = jobs_pb2.FailJobsRequest.Item(**{"lease": job.lease, "reason": "X", **change})
+
+    async with refused(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT") as seen:
+        await house.suite.jobs.FailJobs(
+            jobs_pb2.FailJobsRequest(worker_id="worker-1", items=[item]),
+            metadata=house.suite.bearer("worker"),
+        )
+
+    assert f"items[0].{field}" in seen[0].details()
+
+
+async def test_who_joins_while_it_ends_is_neither_stranded_nor_charged_for_nothing(
+    house: House,
+) -> None:
+    users = [f"student-{n}" for n in range(30)]
+    for permanent_failure in (False, True):
+        pdf_hash = await house.document(*users)
+        await house.suite.explain(users[0], pdf_hash)
+        job = await house.worker.lease()
+        ending = house.worker.fail(job, permanent=True) if permanent_failure else None
+
+        await asyncio.gather(
+            *(house.suite.explain(user, pdf_hash) for user in users[1:15]),
+            ending or house.worker.complete(job),
+            *(house.suite.explain(user, pdf_hash) for user in users[15:]),
+        )
+    # The house checks at the end that nobody waits for what has ended and that the ledger is right.

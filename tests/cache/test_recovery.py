@@ -13,7 +13,7 @@ from glossa.registry.v1 import registry_pb2
 
 from services.cache.__main__ import compose
 from services.cache.config import Config
-from services.cache.domain import Ask, Key, Outcome, ResolvedPage
+from services.cache.domain import Ask, Key, Outcome, Request, ResolvedPage
 from services.cache.request_store import RequestStore
 from services.runtime.database import open_database
 from services.runtime.server import running
@@ -67,11 +67,12 @@ async def charge(house: House, pdf_hash: str, request_id: UUID) -> None:
 
 
 async def open_intent(
-    house: House, databases: Mapping[str, str], pdf_hash: str, request_id: UUID
-) -> None:
-    """What the Cache writes before it charges."""
+    databases: Mapping[str, str], pdf_hash: str, request_id: UUID, *, hold: float = 0
+) -> Request:
+    """What the Cache writes before it charges; held for as long as its holder seems alive."""
+    clocks = Config.model_construct(hold_seconds=hold).clocks()
     async with open_database(databases["cache"], application_name="test") as database:
-        opened = await RequestStore(database, Config.model_construct().clocks()).open_intent(
+        opened = await RequestStore(database, clocks).open_intent(
             Ask(
                 request_id=request_id,
                 user_id="alice",
@@ -83,9 +84,9 @@ async def open_intent(
             ResolvedPage(pdf_hash=pdf_hash, page=1, effective_mode="text_only", images_count=0),
             outcome=Outcome.GENERATED,
             generation_id=None,
-            nonce=uuid4(),
         )
-    assert opened
+    assert opened is not None
+    return opened
 
 
 async def test_without_quota_nothing_is_started_and_the_caller_may_retry(
@@ -111,7 +112,7 @@ async def test_an_intent_left_before_the_charge_keeps_a_late_charge_out(
     quick = {"intent_seconds": 0.1, "sweep_seconds": 0.1}
     async with open_house(admin_url, databases, keys, tmp_path, **quick) as house:
         pdf_hash, request_id = await house.document("alice"), uuid4()
-        await open_intent(house, databases, pdf_hash, request_id)
+        await open_intent(databases, pdf_hash, request_id)
 
         await house.until("SELECT status = 'void' FROM quota.explain_requests")
         await charge(house, pdf_hash, request_id)
@@ -128,7 +129,7 @@ async def test_a_charge_whose_request_died_is_given_back(
     async with open_house(admin_url, databases, keys, tmp_path, **quick) as house:
         pdf_hash, request_id = await house.document("alice"), uuid4()
         await charge(house, pdf_hash, request_id)
-        await open_intent(house, databases, pdf_hash, request_id)
+        await open_intent(databases, pdf_hash, request_id)
 
         await house.until("SELECT status = 'refunded' FROM quota.explain_requests")
 
@@ -141,7 +142,7 @@ async def test_a_retry_finishes_what_a_crash_after_the_charge_left(
     house: House, databases: Mapping[str, str]
 ) -> None:
     pdf_hash, request_id = await house.document("alice"), uuid4()
-    await open_intent(house, databases, pdf_hash, request_id)
+    await open_intent(databases, pdf_hash, request_id)
     await charge(house, pdf_hash, request_id)
 
     answer = await house.suite.explain("alice", pdf_hash, request_id=str(request_id))
@@ -155,29 +156,101 @@ async def test_a_taken_over_intent_cannot_be_attached_by_its_former_holder(
     house: House, databases: Mapping[str, str]
 ) -> None:
     pdf_hash, request_id = await house.document("alice"), uuid4()
-    await open_intent(house, databases, pdf_hash, request_id)
+    slow = await open_intent(databases, pdf_hash, request_id)
+    key = Key(
+        kind="page_explanation",
+        pdf_hash=pdf_hash,
+        page=1,
+        prompt_version="1",
+        locale="en",
+        effective_mode="text_only",
+        model="test",
+        scope="shared",
+    )
     async with open_database(databases["cache"], application_name="test") as database:
         store = RequestStore(database, Config.model_construct().clocks())
-        request = await store.read_request(request_id)
-        assert request is not None
-        assert await store.take_over_intent(request_id, held=request.nonce, nonce=uuid4())
-
-        key = Key(
-            kind="page_explanation",
-            pdf_hash=pdf_hash,
-            page=1,
-            prompt_version="1",
-            locale="en",
-            effective_mode="text_only",
-            model="test",
-            scope="shared",
-        )
+        assert await store.take_over_intent(request_id) is not None
         attached = await store.attach(
-            request_id, nonce=request.nonce, key=key, images_count=0, units=1
+            request_id, nonce=slow.nonce, key=key, images_count=0, units=1
         )
 
     assert attached is None
     assert await house.admin.fetchval("SELECT count(*) FROM cache.generations") == 0
+
+
+async def test_an_intent_whose_holder_seems_alive_is_left_to_it(
+    house: House, databases: Mapping[str, str]
+) -> None:
+    pdf_hash, request_id = await house.document("alice"), uuid4()
+    await open_intent(databases, pdf_hash, request_id, hold=60)
+
+    async with refused(grpc.StatusCode.UNAVAILABLE, "REQUEST_IN_PROGRESS") as seen:
+        await house.suite.explain("alice", pdf_hash, request_id=str(request_id))
+
+    assert "RetryInfo" in details(seen[0])
+    assert await house.admin.fetchval("SELECT count(*) FROM quota.explain_requests") == 0
+
+
+async def test_a_refused_retry_leaves_the_intent_for_a_charge_that_may_still_land(
+    admin_url: str, databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    quick = {"intent_seconds": 3, "sweep_seconds": 0.1}
+    async with open_house(admin_url, databases, keys, tmp_path, **quick) as house:
+        pdf_hash, request_id = await house.document("alice"), uuid4()
+        await open_intent(databases, pdf_hash, request_id)  # and its charge is under way
+        await fill_the_window(house)
+
+        async with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED"):
+            await house.suite.explain("alice", pdf_hash, request_id=str(request_id))
+        await house.until(
+            "SELECT state = 'aborted' FROM cache.requests WHERE request_id = $1", request_id
+        )
+        await house.until("SELECT count(*) = 0 FROM cache.outbox")
+        await house.admin.execute("DELETE FROM quota.ai_request_log")
+        await charge(house, pdf_hash, request_id)
+
+        assert await house.balance("alice") == 1000
+
+
+async def fill_the_window(house: House) -> None:
+    await house.admin.execute(
+        "INSERT INTO quota.ai_request_log (user_id, endpoint, admitted_at)"
+        " SELECT 'alice', 'explain_page', now() FROM generate_series(1, 100)"
+    )
+
+
+async def test_giving_up_another_call_with_its_id_does_not_refund_a_hit(
+    admin_url: str, databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    quick = {"intent_seconds": 0.1, "sweep_seconds": 0.1}
+    async with open_house(admin_url, databases, keys, tmp_path, **quick) as house:
+        known, other = await house.document("alice", "bob"), await house.document("alice")
+        await house.suite.explain("bob", known)
+        await house.worker.complete(await house.worker.lease())
+        request_id = uuid4()
+        await house.suite.explain("alice", known, request_id=str(request_id))
+
+        await open_intent(databases, other, request_id)  # by a call that never came back
+        await house.until(
+            "SELECT state = 'aborted' FROM cache.requests WHERE request_id = $1", request_id
+        )
+
+        assert await house.balance("alice") == 999
+
+
+async def test_a_poisoned_refund_does_not_hold_up_the_others(house: House) -> None:
+    await house.suite.explain("alice", await house.document("alice"))
+    job = await house.worker.lease()
+    await house.admin.execute(
+        "INSERT INTO cache.outbox (request_id, user_id, reason) VALUES ($1, '', 'request_aborted')",
+        uuid4(),
+    )
+    await house.worker.fail(job, permanent=True)
+
+    await house.until("SELECT balance_units = 1000 FROM quota.accounts WHERE user_id = 'alice'")
+
+    assert await house.admin.fetchval("SELECT count(*) FROM cache.outbox") == 1
+    await house.admin.execute("DELETE FROM cache.outbox")
 
 
 async def test_refunds_wait_until_quota_is_back(house: House) -> None:

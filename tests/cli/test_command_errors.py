@@ -1,5 +1,6 @@
 """Whatever goes wrong, the command says it in one line and exits with 1."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.errors import error_line
 from services.cli.tokens import parse_lifetime
 from services.local.free_ports import free_ports
 from services.local.layout import state_dir_from
 from services.local.state import State
 from services.runtime.auth import TokenVerifier
-from services.runtime.errors import LimitReached, NotFound
+
+PAGES = "--page must be from 1 to 2147483647, not "
 
 
 @pytest.fixture
@@ -70,7 +71,8 @@ def test_no_state_folder_is_told_with_the_remedy(tmp_path: Path) -> None:
 
     assert line == (
         f"error: there is no signing key in {tmp_path}/nowhere; "
-        "start the suite there first: `make run`"
+        "start the suite there first: `make run`, "
+        "or set GLOSSA_STATE_DIR to the folder of the one that runs"
     )
 
 
@@ -84,7 +86,12 @@ def test_no_state_folder_is_told_with_the_remedy(tmp_path: Path) -> None:
         (["token", "--scope", "god"], "there is no scope 'god'; choose one of gateway"),
         (["token", "--lifetime", "soon"], "'soon' is no lifetime; write 30m, 12h or 7d"),
         (["token", "--lifetime", "0s"], "'0s' is no lifetime"),
-        (["token", "--user", "a b"], "user must be 1 to 128 letters"),
+        (["token", "--user", "a b"], "--user must be 1 to 128 letters"),
+        (["token", "--user", ""], "--user must be 1 to 128 letters"),
+        (["token", "--user", "a", "--scope", "admin"], "--user and --scope do not go together"),
+        (["explain", __file__, "--user", "a", "--page", "0"], PAGES),
+        (["explain", __file__, "--user", "a", "--page", "-1"], PAGES),
+        (["explain", __file__, "--user", "a", "--page", "99999999999"], PAGES),
     ],
 )
 def test_bad_arguments_are_one_line(state: State, arguments: list[str], words: str) -> None:
@@ -95,6 +102,50 @@ def test_a_port_base_that_is_none_is_one_line(state: State) -> None:
     line = only_line(glossa("up", state=state, GLOSSA_PORT_BASE="http"))
 
     assert line == "error: GLOSSA_PORT_BASE must be a port from 1 to 65532, not 'http'"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason", "next_step"),
+    [
+        (["quota", "--user", "a"], 1, "COMMAND_FAILED", "is the suite running? try `make run`"),
+        (["upload", "nowhere.pdf", "--user", "a"], 1, "FILE_UNREADABLE", ""),
+        (["quota"], 2, "USAGE", "try --help"),
+    ],
+)
+def test_machines_are_told_errors_as_one_object(
+    state: State, arguments: list[str], code: int, reason: str, next_step: str
+) -> None:
+    result = glossa(*arguments, "--json", state=state)
+
+    told = json.loads(result.stderr)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert list(told) == ["type", "reason", "message", "next"]
+    assert (told["type"], told["reason"], told["next"]) == ("error", reason, next_step)
+
+
+def test_a_terminal_that_knows_few_characters_is_no_error(state: State) -> None:
+    line = only_line(
+        glossa("upload", "übung.pdf", "--user", "a", state=state, PYTHONIOENCODING="ascii")
+    )
+
+    assert line == "error: ?bung.pdf: No such file or directory"
+
+
+def test_json_is_a_flag_without_a_value() -> None:
+    help_text = glossa("quota", "--help").stdout
+
+    [line] = [line for line in help_text.splitlines() if "--json" in line]
+    assert "<bool>" not in line
+
+
+def test_migrate_beside_a_running_suite_says_that_it_is_done_already(state: State) -> None:
+    with state.locked():
+        line = only_line(glossa("migrate", state=state, DATABASE_URL=""))
+
+    assert line == (
+        f"error: a suite is running over {state.root} already; "
+        "it migrated its database when it started; stop it to migrate again"
+    )
 
 
 def test_a_token_is_printed_alone_and_says_what_was_asked(state: State) -> None:
@@ -115,32 +166,6 @@ def test_lifetimes_are_read_with_their_unit() -> None:
         timedelta(hours=12),
         timedelta(days=7),
     ]
-
-
-class FileNotFound(NotFound):
-    """As the Registry says it."""
-
-    reason = "FILE_NOT_FOUND"
-
-
-def test_a_refusal_names_its_reason_and_the_next_step() -> None:
-    assert error_line(FileNotFound("there is no such file")) == (
-        "error: there is no such file (FILE_NOT_FOUND); "
-        "upload it first: `glossa upload FILE --user ID`"
-    )
-
-
-def test_a_refusal_that_passes_says_how_long_to_wait() -> None:
-    refusal = LimitReached("the window is full", retry_after=timedelta(seconds=7))
-
-    assert error_line(refusal).endswith("waiting 7 s helps")
-
-
-def test_the_unexpected_is_one_line_too() -> None:
-    line = error_line(RuntimeError("boom"))
-
-    assert "\n" not in line
-    assert line.endswith("set GLOSSA_DEBUG=1 to see where")
 
 
 def test_an_unknown_service_cannot_be_served() -> None:

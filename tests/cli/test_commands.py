@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,11 +10,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import pymupdf
 import pytest
 
 from services.cli.sample_pdf import lecture_pdf
 from services.local.layout import suite_addresses
 from tests.local.up import Up, environment, started
+
+NOTHING = "there was nothing to explain on this page"
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,12 @@ def glossa(up: Up, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def blank_pdf() -> bytes:
+    document: Any = pymupdf.Document()  # type: ignore[no-untyped-call]
+    document.new_page()
+    return bytes(document.tobytes())
+
+
 def json_lines(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
@@ -71,6 +81,14 @@ def test_a_file_is_uploaded_once_however_often_it_is_sent(up: Up, lecture: Path)
     assert first["document"]["total_pages"] == 3
 
 
+def test_a_name_that_is_no_text_is_sent_as_near_as_it_gets(up: Up, lecture: Path) -> None:
+    odd = lecture.rename(lecture.with_name(os.fsdecode(b"caf\xe9.pdf")))
+
+    [uploaded] = json_lines(glossa(up, "upload", str(odd), "--user", "ann", "--json"))
+
+    assert uploaded["file"]["filename"] == "caf?.pdf"
+
+
 def test_explain_tells_machines_everything_in_order(up: Up, lecture: Path) -> None:
     lines = json_lines(glossa(up, "explain", str(lecture), "--user", "bea", "--json"))
     again = json_lines(glossa(up, "explain", str(lecture), "--user", "bob", "--json"))
@@ -80,6 +98,7 @@ def test_explain_tells_machines_everything_in_order(up: Up, lecture: Path) -> No
     assert {line["type"] for line in lines[2:]} == {"progress"}
     assert lines[-1]["status"] == "GENERATION_STATUS_READY"
     assert again[-1]["outcome"] == "OUTCOME_CACHED"
+    assert again[-1]["model"] == "offline-extractive"
     assert again[-1]["stickers"] == lines[-1]["stickers"]
 
 
@@ -90,10 +109,39 @@ def test_explain_shows_people_stickers_and_the_receipt(up: Up, lecture: Path) ->
     first = glossa(up, "explain", "--file-id", file_id, "--user", "cat", "--page", "2")
     second = glossa(up, "explain", "--hash", pdf_hash, "--user", "cat", "--page", "2")
 
-    assert "stickers are ready" in first.stdout
+    assert "✓ ready" in first.stdout
     assert "generated, 1 unit charged, 999 left" in first.stdout
     assert "cached, 1 unit charged, 998 left" in second.stdout
     assert "Load factor" in second.stdout
+    assert re.search(r"^model      offline-extractive$", second.stdout, re.MULTILINE)
+    assert re.search(r"^generation \S{36}$", second.stdout, re.MULTILINE)
+    assert re.search(r"^request    \S{36}$", second.stdout, re.MULTILINE)
+
+
+def test_a_page_with_nothing_on_it_is_said_to_be_so(up: Up, tmp_path: Path) -> None:
+    blank = tmp_path / "blank.pdf"
+    blank.write_bytes(blank_pdf())
+
+    assert NOTHING in glossa(up, "explain", str(blank), "--user", "cat").stdout
+    assert NOTHING in glossa(up, "explain", str(blank), "--user", "col").stdout
+
+
+def test_a_user_that_is_none_is_told_by_the_option(up: Up, lecture: Path) -> None:
+    for arguments in (["upload", str(lecture)], ["quota"], ["explain", "--hash", "0" * 64]):
+        line = glossa(up, *arguments, "--user", "a b").stderr
+
+        assert line.startswith("error: --user must be 1 to 128 letters"), arguments
+
+
+def test_a_refusal_is_told_to_machines_as_one_object(up: Up) -> None:
+    result = glossa(up, "explain", "--hash", "0" * 64, "--user", "gus", "--json")
+
+    assert json.loads(result.stderr) == {
+        "type": "error",
+        "reason": "FILE_NOT_FOUND",
+        "message": "no such file",
+        "next": "upload it first: `glossa upload FILE --user ID`",
+    }
 
 
 def test_a_finished_generation_can_still_be_watched(up: Up, lecture: Path) -> None:
@@ -124,7 +172,6 @@ def test_quota_counts_what_was_asked(up: Up, lecture: Path) -> None:
     ("arguments", "words"),
     [
         (["--page", "9"], "PAGE_OUT_OF_RANGE"),
-        (["--page", "0"], "INVALID_ARGUMENT"),
         (["--locale", "fr"], "INVALID_ARGUMENT"),
     ],
 )

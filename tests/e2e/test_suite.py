@@ -46,9 +46,9 @@ async def test_two_users_share_one_explanation_and_each_pays_a_fair_price(street
     assert (uploaded.document.reference_count, again.document.reference_count) == (1, 2)
     assert [await street.balance(user) for user in ("alice", "bob")] == [999, 999]
 
-    sequences = [event.sequence for event in events]
+    sequences = [event.sequence for event in events[1:] if not event.queue_position]
     stages = list(dict.fromkeys(event.stage for event in events if event.sequence))
-    assert sequences == sorted(sequences)
+    assert sequences == sorted(set(sequences))
     assert stages == [
         cache_pb2.STAGE_READING,
         cache_pb2.STAGE_EXPLAINING,

@@ -14,6 +14,7 @@ from services.local.errors import LocalError
 from services.local.layout import SERVICES
 from services.local.postgres import EmbeddedPostgres
 
+MALFORMED = "DATABASE_URL is malformed; write it as postgresql://user:password@host:5432/database"
 PASSWORDS = {service: f'{service} it\'s "quoted" %41 $x$' for service in SERVICES}
 
 
@@ -150,15 +151,38 @@ async def test_a_role_that_may_not_create_roles_is_told_so(cluster: EmbeddedPost
         await bootstrap(f"postgresql://{name}:pw@127.0.0.1:{cluster.port}/postgres", PASSWORDS)
 
 
+async def test_roles_that_somebody_else_made_are_told_with_the_remedy(
+    cluster: EmbeddedPostgres, database: str
+) -> None:
+    await bootstrap(database, PASSWORDS)  # by the superuser
+    name = f"test_{secrets.token_hex(6)}"
+    admin = await asyncpg.connect(cluster.url)
+    await admin.execute(f"CREATE ROLE {name} LOGIN CREATEROLE PASSWORD 'pw'")
+    await admin.execute(f"CREATE DATABASE {name} OWNER {name}")
+    await admin.close()
+
+    with pytest.raises(LocalError) as caught:
+        await bootstrap(f"postgresql://{name}:pw@127.0.0.1:{cluster.port}/{name}", PASSWORDS)
+
+    assert str(caught.value).startswith("the user of DATABASE_URL may not prepare roles")
+    assert str(caught.value).endswith(
+        "; connect as who made the glossa_… roles here, or as the superuser"
+    )
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
         ("postgresql://u:sesame@127.0.0.1:1/x", "at 127.0.0.1:1/x: connection refused"),
-        ("postgresql://u:sesame/y@host/x", "malformed"),
-        ("postgresql://u:sesame@127.0.0.1:99999/x", "malformed"),
-        ("mysql://u:sesame@127.0.0.1/x", "malformed"),
-        ("postgresql://u:1/sesame@127.0.0.1/x", "malformed"),
-        ("sesame", "malformed"),
+        ("postgresql://u:sesame@127.0.0.1:1/x", "; is PostgreSQL running there?"),
+        ("postgresql://u:sesame/y@host/x", MALFORMED),
+        ("postgresql://u:sesame@127.0.0.1:99999/x", MALFORMED),
+        ("postgresql://u:sesame@127.0.0.1:abc/x", MALFORMED),
+        ("postgresql://u:sesame@127.0.0.1/x?sslmode=sesame", MALFORMED),
+        ("mysql://u:sesame@127.0.0.1/x", MALFORMED),
+        ("postgresql://u:1/sesame@127.0.0.1/x", MALFORMED),
+        ("sesame", MALFORMED),
     ],
 )
 async def test_a_broken_address_is_one_sentence_without_the_password(
@@ -171,12 +195,12 @@ async def test_a_broken_address_is_one_sentence_without_the_password(
     assert "sesame" not in str(caught.value)
 
 
-async def test_a_wrong_password_and_a_missing_database_are_one_sentence(
+async def test_a_wrong_password_and_a_missing_database_are_told_with_the_remedy(
     cluster: EmbeddedPostgres,
 ) -> None:
-    with pytest.raises(LocalError, match="password authentication failed"):
+    with pytest.raises(LocalError, match=r"password authentication failed.*; check the user"):
         await bootstrap(f"postgresql://postgres:no@127.0.0.1:{cluster.port}/postgres", PASSWORDS)
-    with pytest.raises(LocalError, match='database "nowhere" does not exist'):
+    with pytest.raises(LocalError, match='database "nowhere" does not exist; create it'):
         await bootstrap(cluster.url_of("nowhere"), PASSWORDS)
 
 

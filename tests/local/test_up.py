@@ -1,6 +1,7 @@
 """`glossa up` as a person uses it: real processes, real signals, nothing left behind."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -100,7 +101,10 @@ async def test_a_second_suite_over_the_same_folder_is_told_so(folder: Path) -> N
     async with asyncio.timeout(SECONDS), started(folder) as up:
         line = await asyncio.to_thread(up_once, folder, free_ports())
 
-        assert line.startswith(f"error: a suite is running over {up.state.root} already")
+        assert line == (
+            f"error: a suite is running over {up.state.root} already; set GLOSSA_STATE_DIR, "
+            "GLOSSA_PORT_BASE and GLOSSA_METRICS_PORT_BASE to run another"
+        )
         assert await up.answers()
 
 
@@ -116,6 +120,26 @@ async def test_an_existing_server_is_used_when_database_url_names_one(
         password = url.split(":")[2].partition("@")[0]
         for pid in descendants(up.process.pid):
             assert password not in command_of(pid)
+
+
+async def test_migrate_tells_machines_what_it_applied_where(
+    folder: Path, cluster: EmbeddedPostgres
+) -> None:
+    url = await ensure_database(cluster.url, "migrated")
+    result = await asyncio.to_thread(
+        subprocess.run,
+        [*GLOSSA, "migrate", "--json"],
+        env=environment(folder, free_ports(), DATABASE_URL=url),
+        capture_output=True,
+        check=True,
+        timeout=SECONDS,
+    )
+
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(line["type"], line["schema"]) for line in lines] == [
+        ("migrate", service) for service in SERVICES
+    ]
+    assert lines[0]["applied"][0].startswith("0001_")
 
 
 def test_a_service_is_given_only_the_secrets_it_needs(folder: Path) -> None:
@@ -144,10 +168,25 @@ def test_a_taken_metrics_port_names_its_own_setting(folder: Path, taken_ports: P
     assert "set GLOSSA_METRICS_PORT_BASE to use others" in up_once(folder, ports)
 
 
+def test_port_ranges_that_overlap_are_refused_by_both_names(folder: Path) -> None:
+    base = free_ports().base
+
+    line = up_once(folder, Ports(base=base, metrics_base=base + 3))
+
+    assert line == (
+        f"error: the ports from GLOSSA_PORT_BASE={base} and "
+        f"GLOSSA_METRICS_PORT_BASE={base + 3} on overlap; set them at least 4 apart"
+    )
+    assert not (folder / "state" / "postgres").exists()
+
+
 def test_a_broken_database_url_is_one_sentence_without_the_password(folder: Path) -> None:
     line = up_once(folder, free_ports(), DATABASE_URL="postgresql://u:sesame@127.0.0.1:1/x")
 
-    assert line == "error: cannot connect to the database at 127.0.0.1:1/x: connection refused"
+    assert line == (
+        "error: cannot connect to the database at 127.0.0.1:1/x: connection refused; "
+        "is PostgreSQL running there? unset DATABASE_URL to use the embedded one"
+    )
 
 
 def test_a_service_that_cannot_start_is_told_with_its_own_words(folder: Path) -> None:

@@ -180,3 +180,51 @@ async def test_batches_over_the_same_users_in_any_order_do_not_deadlock(ledger: 
     answers = await asyncio.gather(*batches)
 
     assert all(a.decision == pb.DECISION_ADMITTED for batch in answers for a in batch)
+
+
+async def test_repriced_and_refunded_in_one_batch_ends_refunded_and_can_be_repeated(
+    ledger: Ledger,
+) -> None:
+    request = ask()
+    await ledger.admit(request)
+    batch = (
+        refund_of(request, pb.REFUND_REASON_REPRICED, pb.OUTCOME_CACHED),
+        refund_of(request, pb.REFUND_REASON_GENERATION_FAILED),
+    )
+
+    first = await ledger.refund(*batch)
+    again = await ledger.refund(*batch)
+
+    assert [item.result for item in first] == [
+        pb.REFUND_RESULT_REPRICED,
+        pb.REFUND_RESULT_REFUNDED,
+    ]
+    assert {item.result for item in again} == {pb.REFUND_RESULT_ALREADY_SETTLED}
+    status = await ledger.connection.fetchval("SELECT status FROM quota.explain_requests")
+    assert status == "refunded"
+    assert await ledger.balance("alice") == 1000
+    assert await ledger.drift() == []
+
+
+async def test_nobody_settles_the_charge_of_somebody_else(ledger: Ledger) -> None:
+    request = ask("bob")
+    await ledger.admit(request)
+    foreign = refund_of(request)
+    foreign.user_id = "mallory"
+
+    [item] = await ledger.refund(foreign)
+
+    assert item.result == pb.REFUND_RESULT_ALREADY_SETTLED
+    assert (await ledger.admit(request)).decision == pb.DECISION_REPLAYED
+    assert await ledger.balance("bob") == 999
+
+
+async def test_a_request_is_repriced_once(ledger: Ledger) -> None:
+    request = ask()
+    await ledger.admit(request)
+
+    [first] = await ledger.refund(refund_of(request, pb.REFUND_REASON_REPRICED, pb.OUTCOME_CACHED))
+    [second] = await ledger.refund(refund_of(request, pb.REFUND_REASON_REPRICED, pb.OUTCOME_JOINED))
+
+    assert first.result == pb.REFUND_RESULT_REPRICED
+    assert second.result == pb.REFUND_RESULT_ALREADY_SETTLED

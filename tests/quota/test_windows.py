@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from services.quota.config import Config
 from services.quota.domain import AdmitRequest, Book, Decision, Outcome, Purchase, admit
+from services.quota.store import QuotaStore
+from services.runtime.database import open_database
 from tests.quota.conftest import HASH, Ledger, ask, quota_service
 from tests.suite import Keys, metadata
 
@@ -82,6 +84,24 @@ async def test_status_tells_what_is_left(ledger: Ledger) -> None:
     tiers = {tier.tier: (tier.limit, tier.used, tier.remaining) for tier in status.tiers}
     assert tiers == {"soft": (3, 1, 2), "hard": (10, 1, 9), "daily": (100, 1, 99)}
     assert status.remaining_units == 999
+
+
+async def test_old_admissions_are_forgotten_however_many_there_are(
+    databases: Mapping[str, str],
+) -> None:
+    async with open_database(databases["quota"], application_name="test") as database:
+        async with database.connection() as connection:
+            await connection.execute(
+                "INSERT INTO quota.ai_request_log (user_id, endpoint, admitted_at)"
+                " SELECT 'alice', 'explain_page', now() - interval '1 hour' * (n % 2) * 26"
+                " FROM generate_series(1, 20002) AS n"
+            )
+
+        await QuotaStore(database, RULES).prune_windows()
+
+        async with database.connection() as connection:
+            left = await connection.fetchval("SELECT count(*) FROM quota.ai_request_log")
+    assert left == 10001
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """What happens around every call: token, scopes, clean errors, ids, health, reflection, drain."""
 
 import asyncio
+import subprocess
+import sys
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -213,6 +215,55 @@ async def test_too_large_a_message_is_refused_before_it_is_read(keys: Keys) -> N
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Admit(pb.AdmitRequest(user_id="x" * 4096))
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_message_that_cannot_be_decoded_is_refused_after_the_token(keys: Keys) -> None:
+    not_utf8 = b"\x12\x02\xff\xfe"  # user_id of AdmitRequest
+    async with (
+        serving(keys, Tricky()) as here,
+        grpc.aio.insecure_channel(here.address) as channel,
+    ):
+        call: Any = channel.unary_unary(f"/{NAME}/Admit")
+        with pytest.raises(grpc.aio.AioRpcError) as without_token:
+            await call(not_utf8)
+        with pytest.raises(grpc.aio.AioRpcError) as with_token:
+            await call(not_utf8, metadata=metadata(keys.token("gateway")))
+
+    assert without_token.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert with_token.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "UTF-8" in (with_token.value.details() or "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"GLOSSA_LOG_LEVEL": "loud"}, "GLOSSA_LOG_LEVEL"),
+        ({"GLOSSA_DATABASE_URL": "nonsense"}, "the address is malformed"),
+        ({"GLOSSA_DATABASE_URL": "postgresql://x:y@127.0.0.1:1/z"}, "connection refused"),
+        ({"GLOSSA_VERIFY_KEY_FILE": "/nowhere"}, "GLOSSA_VERIFY_KEY_FILE"),
+    ],
+)
+def test_a_service_that_cannot_start_says_why_in_one_line(
+    databases: Mapping[str, str], keys: Keys, settings: dict[str, str], words: str
+) -> None:
+    environment = {
+        "GLOSSA_DATABASE_URL": databases["quota"],
+        "GLOSSA_VERIFY_KEY_FILE": str(keys.verify_key_file),
+        **settings,
+    }
+    result = subprocess.run(
+        [sys.executable, "-m", "services.quota"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert result.returncode == 1
+    [line] = result.stderr.strip().splitlines()
+    assert line.startswith("quota cannot start: ")
+    assert words in line
 
 
 async def test_no_rpc_of_any_service_answers_without_a_token(suite: Suite) -> None:

@@ -6,8 +6,9 @@ CREATE TABLE cache.requests (
     page integer NOT NULL,
     locale text NOT NULL,
     state text NOT NULL DEFAULT 'intent',
-    -- Whoever took the intent over last; attaching checks it.
+    -- Whoever took the intent over last; attaching checks it. Others may take it over from `held_until` on.
     nonce uuid NOT NULL,
+    held_until timestamptz NOT NULL,
     outcome text NOT NULL,
     -- For an intent to join: the generation it wants. Afterwards: the generation it has.
     generation_id uuid REFERENCES cache.generations (generation_id),
@@ -22,11 +23,11 @@ CREATE TABLE cache.requests (
         CHECK (state IN ('intent', 'aborted') OR generation_id IS NOT NULL)
 );
 
--- Serves SERVE_WAITERS and FAIL_WAITERS, and MAY_SEE.
+-- Serves SERVE_WAITERS, FAIL_WAITERS and HAS_ASKED.
 CREATE INDEX requests_by_generation_idx ON cache.requests (generation_id, user_id);
 
 -- Serves ABORT_STALE_INTENTS.
-CREATE INDEX requests_open_intents_idx ON cache.requests (created_at) WHERE state = 'intent';
+CREATE INDEX requests_open_intents_idx ON cache.requests (updated_at) WHERE state = 'intent';
 
 -- Refunds due, written in the transaction that makes them due and kept until Quota has acknowledged them.
 CREATE TABLE cache.outbox (
