@@ -5,6 +5,11 @@ BIN    := $(VENV)/bin
 UV     := uv==0.13.8
 PROTOS := $(shell find protos -name '*.proto')
 
+# A virtual environment holds its own path: a clone that was moved or copied gets a new one.
+ifneq ($(shell cat $(VENV)/.path 2>/dev/null),$(CURDIR))
+$(shell rm -f $(VENV)/.installed)
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test demo lint format lock contract clean
 
@@ -44,14 +49,16 @@ lock: $(VENV)/.installed ## Resolve pyproject.toml into the hashed requirements.
 		--no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 		pyproject.toml -o requirements.lock
 
-clean: ## Remove the environment, generated code and local state
-	@rm -rf $(VENV) gen .glossa
+clean: ## Remove the environment and generated code (local state in .glossa stays)
+	@rm -rf $(VENV) gen
 
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glossa needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python && test "$$(cat $(VENV)/.path)" = "$(CURDIR)" || $(PYTHON) -m venv --clear $(VENV)
+	@echo "$(CURDIR)" > $(VENV)/.path
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV)
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode --require-hashes -r requirements.lock \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

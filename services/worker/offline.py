@@ -26,6 +26,8 @@ class _Phrases:
     in_short: str
     formula: str
     note: str
+    picture: str
+    unread_picture: str
 
 
 _PHRASES = {
@@ -33,11 +35,18 @@ _PHRASES = {
         in_short="In short",
         formula="Formula",
         note="*Sentences taken from this page as they stand; no language model was asked.*",
+        picture="Picture",
+        unread_picture=(
+            "This page shows a picture and no text. The offline explainer cannot look at pictures;"
+            " a language model can."
+        ),
     ),
     "zh-Hans": _Phrases(
         in_short="要点",
         formula="公式",
         note="*以上内容逐句摘自本页原文，未经语言模型改写。*",
+        picture="图片",
+        unread_picture="本页只有图片，没有文字。离线解释器无法识别图片，语言模型可以。",
     ),
 }
 
@@ -65,7 +74,20 @@ def extract_stickers(page: Page) -> tuple[Sticker, ...]:
         *_term_stickers(text, terms),
         *_formula_stickers(text.formulas, phrases),
     ]
+    if not stickers and page.images_count:
+        stickers = [_picture_sticker(phrases)]
     return numbered(_anchored(sticker, page.text) for sticker in stickers)
+
+
+def _picture_sticker(phrases: _Phrases) -> Sticker:
+    """Honest about what we cannot see: a reader who gets nothing would think nothing is there."""
+    return Sticker(
+        sticker_id="",
+        kind=StickerKind.FIGURE,
+        title=phrases.picture,
+        body_markdown=phrases.unread_picture,
+        quote="",
+    )
 
 
 def _anchored(sticker: Sticker, page_text: str) -> Sticker:

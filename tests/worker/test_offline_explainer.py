@@ -3,6 +3,8 @@
 # ruff: noqa: RUF001 - Chinese punctuation is part of what is tested.
 import unicodedata
 
+import pytest
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,6 +119,16 @@ def test_headings_follow_the_locale_and_sentences_stay_in_their_language() -> No
 
     assert stickers[0].title == "要点"
     assert "Virtual memory is an abstraction" in stickers[0].body_markdown
+
+
+@pytest.mark.parametrize(("locale", "word"), [("en", "cannot look"), ("zh-Hans", "无法识别")])
+def test_a_page_that_is_only_a_picture_is_told_so(locale: str, word: str) -> None:
+    page = Page(page=1, text=" \n", locale=locale, images_count=1)
+
+    [sticker] = extract_stickers(page)
+
+    assert sticker.kind is StickerKind.FIGURE
+    assert word in sticker.body_markdown
 
 
 def test_an_empty_page_gets_no_stickers() -> None:
