@@ -1,5 +1,6 @@
 """The suite as the command line sees it: typed calls, one channel to each service."""
 
+import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator
@@ -16,11 +17,12 @@ from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 from glossa.worker.v1 import worker_pb2
 from glossa.worker.v1.worker_pb2_grpc import WorkerServiceStub
 
-from services.cli.errors import asking
+from services.cli.errors import CommandFailed, asking
 from services.cli.tokens import MintedToken
 from services.local.layout import state_dir_from, suite_addresses
 from services.local.state import State
 from services.runtime.channel import open_channel
+from services.runtime.errors import RelayedError
 
 CHUNK_BYTES = 256 * 1024
 CALL_SECONDS = 15.0
@@ -48,11 +50,31 @@ class SuiteClient:
             owner = registry_pb2.Owner(user_id=user)
             header = registry_pb2.UploadDocumentRequest.Header(owner=owner, filename=filename)
             yield registry_pb2.UploadDocumentRequest(header=header)
-            async for chunk in content:
-                yield registry_pb2.UploadDocumentRequest(chunk=chunk)
+            try:
+                async for chunk in content:
+                    yield registry_pb2.UploadDocumentRequest(chunk=chunk)
+            except OSError as error:
+                unreadable.append(error)
+                raise
 
-        with self._asking("registry"):
-            return await self._registry.UploadDocument(parts(), timeout=UPLOAD_SECONDS)
+        unreadable: list[OSError] = []
+        try:
+            with self._asking("registry"):
+                return await self._registry.UploadDocument(parts(), timeout=UPLOAD_SECONDS)
+        except asyncio.CancelledError:
+            # All that gRPC tells of a request that could not be read to its end.
+            if unreadable:
+                raise CommandFailed(
+                    f"cannot read {filename} to its end: {unreadable[0].strerror}"
+                ) from unreadable[0]
+            raise
+        except RelayedError as error:
+            if error.is_ours:
+                raise
+            # The refusal of an upload that goes on for long is lost with its connection.
+            raise CommandFailed(
+                "the Registry cut the upload off", next_step="is it a PDF, and not too large?"
+            ) from error
 
     async def explain(
         self, user: str, target: Target, *, page: int, locale: str

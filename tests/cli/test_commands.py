@@ -13,6 +13,8 @@ from typing import Any
 import pymupdf
 import pytest
 
+from services.cli.client import connected
+from services.cli.errors import CommandFailed
 from services.cli.sample_pdf import lecture_pdf
 from services.local.layout import suite_addresses
 from tests.local.up import Up, environment, started
@@ -248,3 +250,15 @@ def test_the_command_on_the_screen_works_when_pasted(up: Up) -> None:
 
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["remainingUnits"] == "1000"
+
+
+async def test_a_file_that_breaks_off_while_it_is_read_is_told_so(up: Up) -> None:
+    async def breaking_off() -> AsyncIterator[bytes]:
+        yield b"%PDF-1.7"
+        raise OSError(5, "Input/output error")
+
+    async with connected(state=up.state, addresses=up.ports.addresses()) as client:
+        with pytest.raises(
+            CommandFailed, match=r"cannot read a\.pdf to its end: Input/output error"
+        ):
+            await client.upload("alice", "a.pdf", breaking_off())

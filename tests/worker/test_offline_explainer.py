@@ -4,7 +4,6 @@
 import unicodedata
 
 import pytest
-
 from hypothesis import given
 from hypothesis import strategies as st
 
