@@ -12,7 +12,8 @@ from services.runtime.auth import USER_SCOPE, Signer
 from services.runtime.errors import InvalidInput
 from services.runtime.validation import parse_identity
 
-SCOPES = ("gateway", "worker", "admin")
+# "cache" is for the Cache itself, where it is deployed without `glossa up`.
+SCOPES = ("gateway", "worker", "admin", "cache")
 DEFAULT_SCOPE = "gateway"
 SUBJECT = "glossa-cli"
 LONGEST = timedelta(days=365)

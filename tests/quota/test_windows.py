@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.quota.config import Config
-from services.quota.domain import AdmitRequest, Book, Decision, Outcome, Purchase, admit
+from services.quota.domain import AdmitRequest, Book, Decision, Outcome, Purchase
+from services.quota.rules import admit
 from services.quota.store import QuotaStore
 from services.runtime.database import open_database
 from tests.quota.conftest import HASH, Ledger, ask, quota_service
