@@ -119,8 +119,7 @@ class ExplainPage:
         try:
             return await self._charge_and_attach(ask, page, request)
         except (Refused, RequestIdReused, RequestIdDead):
-            # Nobody else has charged under this intent, so it may vanish without a trace. One that
-            # was taken over stays for the sweep: a charge of its former holder may still land.
+            # Nobody else has charged under this intent, so it may vanish without a trace.
             await self._requests.drop_intent(request.request_id, request.nonce)
             raise
 
@@ -187,9 +186,17 @@ class ExplainPage:
                 return await self._replay(ask, page, request)
             taken = may_take_over and await self._requests.take_over_intent(ask.request_id)
             if taken:
-                return await self._charge_and_attach(ask, page, taken)
+                return await self._go_on_with(ask, page, taken)
             await asyncio.sleep(TWIN_POLL_SECONDS)
         raise RequestInProgress
+
+    async def _go_on_with(self, ask: Ask, page: ResolvedPage, taken: Request) -> Answer:
+        try:
+            return await self._charge_and_attach(ask, page, taken)
+        except (Refused, RequestIdReused, RequestIdDead):
+            # It stays, for a charge of its former holder may still land; but nobody holds it now.
+            await self._requests.give_up_intent(taken.request_id, taken.nonce)
+            raise
 
     async def _replay(self, ask: Ask, page: ResolvedPage, request: Request) -> Answer:
         if request.state is RequestState.ABORTED:

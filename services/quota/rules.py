@@ -105,8 +105,11 @@ def _is_open(charge: Charge, refund: Refund) -> bool:
     if refund.reason is RefundReason.REQUEST_ABORTED:
         # A hit has bought what was there: no later call with its id can undo that.
         return charge.outcome is not Outcome.CACHED
-    # Only work that was charged as one's own can turn out to be somebody else's, and only once.
-    return refund.reason is not RefundReason.REPRICED or charge.outcome is Outcome.GENERATED
+    if refund.reason is RefundReason.REPRICED:
+        # Only work charged as one's own can turn out to be somebody else's, and only once.
+        made, shared = charge.outcome is Outcome.GENERATED, refund.served_as
+        return made and shared is not Outcome.GENERATED
+    return True
 
 
 def _reprice(book: Book, charge: Charge, refund: Refund, *, rules: Rules) -> Settled:

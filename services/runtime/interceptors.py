@@ -2,7 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+)
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +70,6 @@ class CallGuard(grpc.aio.ServerInterceptor):
             "_stream" if handler.response_streaming else "_unary"
         )
         behaviour = getattr(handler, kind)
-        if kind == "stream_unary":
-            behaviour = _hearing_out(behaviour)
         guard = self._guard_stream if handler.response_streaming else self._guard_unary
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         wrapped: MethodHandler = make(
@@ -83,6 +88,8 @@ class CallGuard(grpc.aio.ServerInterceptor):
                 self._admit(method, context)
                 answer = await behaviour(_decoded(message), context)
             except BaseException as error:
+                if isinstance(error, GlossaError) and isinstance(message, AsyncIterable):
+                    await _hear_out(message)
                 await call.fail(error, context)
                 raise
             call.end("OK")
@@ -127,8 +134,12 @@ class CallGuard(grpc.aio.ServerInterceptor):
 class _Undecodable:
     """Stands for a message that is not what it should be, until somebody may be told so."""
 
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+
     def ByteSize(self) -> int:
-        return 0
+        """As protobuf's own messages tell theirs."""
+        return self._size_bytes
 
 
 def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
@@ -140,7 +151,7 @@ def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], A
         try:
             return deserialize(content)
         except DecodeError:
-            return _Undecodable()
+            return _Undecodable(len(content))
 
     return tolerant
 
@@ -149,35 +160,25 @@ def _decoded(message: Any) -> Any:
     """The message, or the messages of a stream, each refused if it could not be decoded."""
     if isinstance(message, _Undecodable):
         raise InvalidInput("the message is not valid protobuf; its strings must be UTF-8")
-    return _decoded_stream(message) if isinstance(message, AsyncIterator) else message
+    return _decoded_stream(message) if isinstance(message, AsyncIterable) else message
 
 
-async def _decoded_stream(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _decoded_stream(messages: AsyncIterable[Any]) -> AsyncIterator[Any]:
     async for message in messages:
         yield _decoded(message)
 
 
-def _hearing_out(
-    behaviour: Callable[[Any, Context], Awaitable[Any]],
-) -> Callable[[Any, Context], Awaitable[Any]]:
+async def _hear_out(messages: AsyncIterable[Any]) -> None:
     """Before a refusal, take what the client is about to send, within reason.
 
     A client of grpc.aio whose send is cut off reports that, as INTERNAL, instead of our refusal.
     """
-
-    async def heard_out(messages: AsyncIterator[Any], context: Context) -> Any:
-        try:
-            return await behaviour(messages, context)
-        except GlossaError:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LINGER_SECONDS):
-                    await _discard(messages, LINGER_BYTES)
-            raise
-
-    return heard_out
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            await _discard(messages, LINGER_BYTES)
 
 
-async def _discard(messages: AsyncIterator[Any], most_bytes: int) -> None:
+async def _discard(messages: AsyncIterable[Any], most_bytes: int) -> None:
     seen_bytes = 0
     async for message in messages:
         seen_bytes += message.ByteSize()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import grpc
 import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -175,7 +176,7 @@ def _metrics_port(config: ServiceSettings) -> Iterator[int]:
 def _verifier(key_file: Path) -> TokenVerifier:
     try:
         return TokenVerifier(key_file.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise CannotStart(
             f"GLOSSA_VERIFY_KEY_FILE {key_file} holds no public key we can read: {error}"
         ) from None

@@ -147,6 +147,9 @@ async def test_a_generation_is_shown_to_who_asked_or_holds_the_document(house: H
     assert await look("alice") == await look("bob") == answer.generation_id
     async with refused(grpc.StatusCode.NOT_FOUND, "GENERATION_NOT_FOUND"):
         await look("mallory")
+    for_alice = cache_pb2.GetGenerationRequest(generation_id=answer.generation_id, user_id="alice")
+    async with refused(grpc.StatusCode.PERMISSION_DENIED, "NOT_YOUR_USER"):
+        await house.suite.cache.GetGeneration(for_alice, metadata=house.suite.as_user("mallory"))
 
 
 async def test_a_user_token_acts_only_for_its_own_user(house: House) -> None:

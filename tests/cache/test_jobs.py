@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import grpc
 import pytest
@@ -11,6 +12,10 @@ from glossa.cache.v1 import cache_pb2, jobs_pb2
 from glossa.quota.v1 import quota_pb2
 from google.protobuf.duration_pb2 import Duration
 
+from services.cache.config import Config
+from services.cache.domain import Failure, Lease, Verdict
+from services.cache.job_store import JobStore
+from services.runtime.database import open_database
 from tests.cache.conftest import House, Worker, open_house, refused
 from tests.suite import Keys
 
@@ -278,3 +283,37 @@ async def test_who_joins_while_it_ends_is_neither_stranded_nor_charged_for_nothi
             *(house.suite.explain(user, pdf_hash) for user in users[15:]),
         )
     # The house checks at the end that nobody waits for what has ended and that the ledger is right.
+
+
+async def test_the_sweep_leaves_a_lease_that_was_renewed_since_it_looked(
+    house: House, databases: Mapping[str, str]
+) -> None:
+    answer = await house.suite.explain("alice", await house.document("alice"))
+    job = await house.worker.lease()
+    lease = Lease(generation_id=UUID(answer.generation_id), attempt=job.lease.attempt)
+    failure = Failure(lease=lease, reason="ATTEMPTS_SPENT", message="", permanent=True)
+
+    async with open_database(databases["cache"], application_name="test") as database:
+        store = JobStore(database, Config.model_construct().clocks())
+        verdict = await store.end_abandoned_job(failure)
+
+    assert verdict is Verdict.LEASE_LOST
+    assert await house.worker.complete(job) == jobs_pb2.JOB_VERDICT_ACCEPTED
+
+
+async def test_who_lost_the_race_and_then_the_generation_is_owed_a_refund(house: House) -> None:
+    """Its price was put right by Quota, so the Cache cannot know that there is nothing to give."""
+    pdf_hash = await house.document("alice", "bob")
+    answer = await house.suite.explain("alice", pdf_hash)
+    await house.suite.explain("bob", pdf_hash)
+    await house.admin.execute("UPDATE cache.requests SET units = NULL WHERE user_id = 'bob'")
+
+    await house.worker.fail(await house.worker.lease(), permanent=True)
+    await house.until("SELECT count(*) = 0 FROM cache.outbox")
+
+    refunded = await house.admin.fetch(
+        "SELECT user_id FROM quota.explain_requests WHERE status = 'refunded' ORDER BY user_id"
+    )
+    assert [row["user_id"] for row in refunded] == ["alice", "bob"]
+    generation = await house.suite.generation(answer.generation_id)
+    assert generation.status == cache_pb2.GENERATION_STATUS_FAILED

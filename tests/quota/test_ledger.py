@@ -228,3 +228,14 @@ async def test_a_request_is_repriced_once(ledger: Ledger) -> None:
 
     assert first.result == pb.REFUND_RESULT_REPRICED
     assert second.result == pb.REFUND_RESULT_ALREADY_SETTLED
+
+
+async def test_repricing_to_what_was_charged_changes_nothing(ledger: Ledger) -> None:
+    request = ask()
+    await ledger.admit(request)
+    same = refund_of(request, pb.REFUND_REASON_REPRICED, pb.OUTCOME_GENERATED)
+
+    results = [*await ledger.refund(same), *await ledger.refund(same)]
+
+    assert {item.result for item in results} == {pb.REFUND_RESULT_ALREADY_SETTLED}
+    assert await ledger.balance("alice") == 999

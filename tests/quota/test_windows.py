@@ -125,6 +125,16 @@ async def test_a_malformed_request_names_its_field(
     assert (refusal.value.details() or "").startswith(field)
 
 
+async def test_a_user_sees_only_its_own_status(ledger: Ledger, keys: Keys) -> None:
+    request = pb.GetQuotaStatusRequest(user_id="alice")
+    own = await ledger.stub.GetQuotaStatus(request, metadata=metadata(keys.user_token("alice")))
+    with pytest.raises(grpc.aio.AioRpcError) as refusal:
+        await ledger.stub.GetQuotaStatus(request, metadata=metadata(keys.user_token("bob")))
+
+    assert own.remaining_units == 1000
+    assert refusal.value.code() == grpc.StatusCode.PERMISSION_DENIED
+
+
 async def test_users_cannot_charge_or_refund_themselves(ledger: Ledger, keys: Keys) -> None:
     for token in (keys.user_token("alice"), keys.token("gateway")):
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
