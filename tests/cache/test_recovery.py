@@ -1,10 +1,12 @@
 """Charge and enqueue: whatever breaks in between ends with work and charge, or with neither."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
 
+import asyncpg
 import grpc
 from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
@@ -17,6 +19,7 @@ from services.cache.domain import Ask, Key, Outcome, Request, ResolvedPage
 from services.cache.request_store import RequestStore
 from services.runtime.database import open_database
 from services.runtime.server import running
+from services.runtime.settings import ExplanationSettings
 from tests.cache.conftest import House, details, open_house, refused
 from tests.suite import Keys
 
@@ -89,6 +92,19 @@ async def open_intent(
     return opened
 
 
+def key_of(pdf_hash: str, *, model: str, prompt_version: str) -> Key:
+    return Key(
+        kind="page_explanation",
+        pdf_hash=pdf_hash,
+        page=1,
+        prompt_version=prompt_version,
+        locale="en",
+        effective_mode="text_only",
+        model=model,
+        scope="shared",
+    )
+
+
 async def test_without_quota_nothing_is_started_and_the_caller_may_retry(
     house: House, databases: Mapping[str, str], keys: Keys
 ) -> None:
@@ -157,16 +173,7 @@ async def test_a_taken_over_intent_cannot_be_attached_by_its_former_holder(
 ) -> None:
     pdf_hash, request_id = await house.document("alice"), uuid4()
     slow = await open_intent(databases, pdf_hash, request_id)
-    key = Key(
-        kind="page_explanation",
-        pdf_hash=pdf_hash,
-        page=1,
-        prompt_version="1",
-        locale="en",
-        effective_mode="text_only",
-        model="test",
-        scope="shared",
-    )
+    key = key_of(pdf_hash, model="test", prompt_version="1")
     async with open_database(databases["cache"], application_name="test") as database:
         store = RequestStore(database, Config.model_construct().clocks())
         assert await store.take_over_intent(request_id) is not None
@@ -265,3 +272,33 @@ async def test_refunds_wait_until_quota_is_back(house: House) -> None:
         assert await house.admin.fetchval("SELECT count(*) FROM cache.outbox") == 1
 
     assert await house.balance("alice") == 1000
+
+
+async def test_a_generation_cannot_end_while_somebody_is_being_written_down_for_it(
+    house: House, databases: Mapping[str, str], admin_url: str
+) -> None:
+    pdf_hash, request_id = await house.document("alice", "bob"), uuid4()
+    answer = await house.suite.explain("bob", pdf_hash)
+    job = await house.worker.lease()
+    await charge(house, pdf_hash, request_id)
+    intent = await open_intent(databases, pdf_hash, request_id)
+    settings = ExplanationSettings()
+    key = key_of(pdf_hash, model=settings.model_name, prompt_version=settings.prompt_version)
+    blocker = await asyncpg.connect(admin_url)
+    async with open_database(databases["cache"], application_name="test") as database:
+        store = RequestStore(database, Config.model_construct().clocks())
+        async with blocker.transaction():
+            # Stops the loser of the race between finding the generation and joining it.
+            await blocker.execute("LOCK TABLE cache.outbox IN SHARE MODE")
+            joining = asyncio.create_task(
+                store.attach(request_id, nonce=intent.nonce, key=key, images_count=0, units=1)
+            )
+            await house.until("SELECT count(*) = 1 FROM pg_locks WHERE NOT granted")
+            ending = asyncio.create_task(house.worker.complete(job))
+            await house.until("SELECT count(*) = 2 FROM pg_locks WHERE NOT granted")
+        await asyncio.gather(joining, ending)
+    await blocker.close()
+
+    state = "SELECT state FROM cache.requests WHERE request_id = $1 AND generation_id = $2"
+    served = await house.admin.fetchval(state, request_id, UUID(answer.generation_id))
+    assert served == "served"
