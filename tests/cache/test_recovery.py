@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import grpc
+import pytest
 from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
 from glossa.quota.v1 import quota_pb2
@@ -70,7 +71,12 @@ async def charge(house: House, pdf_hash: str, request_id: UUID) -> None:
 
 
 async def open_intent(
-    databases: Mapping[str, str], pdf_hash: str, request_id: UUID, *, hold: float = 0
+    databases: Mapping[str, str],
+    pdf_hash: str,
+    request_id: UUID,
+    *,
+    hold: float = 0,
+    join: UUID | None = None,
 ) -> Request:
     """What the Cache writes before it charges; held for as long as its holder seems alive."""
     clocks = Config.model_construct(hold_seconds=hold).clocks()
@@ -85,8 +91,8 @@ async def open_intent(
                 locale="en",
             ),
             ResolvedPage(pdf_hash=pdf_hash, page=1, effective_mode="text_only", images_count=0),
-            outcome=Outcome.GENERATED,
-            generation_id=None,
+            outcome=Outcome.JOINED if join else Outcome.GENERATED,
+            generation_id=join,
         )
     assert opened is not None
     return opened
@@ -274,31 +280,41 @@ async def test_refunds_wait_until_quota_is_back(house: House) -> None:
     assert await house.balance("alice") == 1000
 
 
+# Stops a request between finding its generation and being written down for it.
+STOP_REQUEST = """
+CREATE FUNCTION cache.stop() RETURNS trigger LANGUAGE plpgsql
+    AS 'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END';
+CREATE TRIGGER stop BEFORE UPDATE ON cache.requests FOR EACH ROW
+    WHEN (old.state = 'intent' AND new.state <> 'intent') EXECUTE FUNCTION cache.stop();
+"""
+
+
+@pytest.mark.parametrize("knows_it", [False, True], ids=["lost the race", "came to join"])
 async def test_a_generation_cannot_end_while_somebody_is_being_written_down_for_it(
-    house: House, databases: Mapping[str, str], admin_url: str
+    house: House, databases: Mapping[str, str], admin_url: str, knows_it: bool
 ) -> None:
     pdf_hash, request_id = await house.document("alice", "bob"), uuid4()
-    answer = await house.suite.explain("bob", pdf_hash)
+    generation_id = UUID((await house.suite.explain("bob", pdf_hash)).generation_id)
     job = await house.worker.lease()
     await charge(house, pdf_hash, request_id)
-    intent = await open_intent(databases, pdf_hash, request_id)
+    join = generation_id if knows_it else None
+    intent = await open_intent(databases, pdf_hash, request_id, join=join)
     settings = ExplanationSettings()
     key = key_of(pdf_hash, model=settings.model_name, prompt_version=settings.prompt_version)
+    await house.admin.execute(STOP_REQUEST)
     blocker = await asyncpg.connect(admin_url)
     async with open_database(databases["cache"], application_name="test") as database:
         store = RequestStore(database, Config.model_construct().clocks())
         async with blocker.transaction():
-            # Stops the loser of the race between finding the generation and joining it.
-            await blocker.execute("LOCK TABLE cache.outbox IN SHARE MODE")
+            await blocker.execute("SELECT pg_advisory_xact_lock(1)")
             joining = asyncio.create_task(
                 store.attach(request_id, nonce=intent.nonce, key=key, images_count=0, units=1)
             )
-            await house.until("SELECT count(*) = 1 FROM pg_locks WHERE NOT granted")
+            await house.until("SELECT count(*) >= 1 FROM pg_locks WHERE NOT granted")
             ending = asyncio.create_task(house.worker.complete(job))
-            await house.until("SELECT count(*) = 2 FROM pg_locks WHERE NOT granted")
+            await house.until("SELECT count(*) >= 2 FROM pg_locks WHERE NOT granted")
         await asyncio.gather(joining, ending)
     await blocker.close()
 
     state = "SELECT state FROM cache.requests WHERE request_id = $1 AND generation_id = $2"
-    served = await house.admin.fetchval(state, request_id, UUID(answer.generation_id))
-    assert served == "served"
+    assert await house.admin.fetchval(state, request_id, generation_id) == "served"
