@@ -7,6 +7,8 @@ from datetime import timedelta
 
 import structlog
 
+from services.runtime.errors import DependencyDown
+
 log = structlog.get_logger()
 
 
@@ -38,6 +40,9 @@ async def periodic(
         while True:
             try:
                 await run_once()
+            except DependencyDown as error:
+                # Expected while something is away; a traceback every second would hide the rest.
+                log.warning("periodic_duty_postponed", duty=name, reason=error.reason)
             except Exception:
                 log.exception("periodic_duty_failed", duty=name)
             await handle.wait(every)
