@@ -48,6 +48,12 @@ class CacheHandler(CacheServiceServicer):
         generation, queue = await self._inspect.read(generation_id, user_id)
         return pb.GetGenerationResponse(generation=render_generation(generation, queue))
 
+    @allow("admin", "registry")
+    async def InvalidateGenerations(
+        self, request: pb.InvalidateGenerationsRequest, context: Context
+    ) -> pb.InvalidateGenerationsResponse:
+        raise NotImplementedError
+
 
 def _ask(request: pb.ExplainPageRequest) -> Ask:
     user_id = parse_identity("user_id", request.user_id)

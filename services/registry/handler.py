@@ -118,6 +118,13 @@ class RegistryHandler(RegistryServiceServicer):
                 ) from None
             yield message
 
+    @allow("cache")
+    async def WatchRevocations(
+        self, request: pb.WatchRevocationsRequest, context: Context
+    ) -> AsyncIterator[pb.WatchRevocationsResponse]:
+        raise NotImplementedError
+        yield pb.WatchRevocationsResponse()
+
 
 async def _chunks(parts: AsyncIterator[pb.UploadDocumentRequest]) -> AsyncIterator[bytes]:
     async for part in parts:

@@ -25,7 +25,7 @@ ALGORITHM = "EdDSA"
 ISSUER = "glossa"
 AUDIENCE = "glossa"
 USER_SCOPE = "user"
-SERVICE_SCOPES = frozenset({"gateway", "worker", "admin", "cache"})
+SERVICE_SCOPES = frozenset({"gateway", "worker", "admin", "cache", "registry"})
 
 SCOPES_ATTRIBUTE = "allowed_scopes"
 _REMEMBERED_TOKENS = 4096
