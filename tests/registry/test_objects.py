@@ -60,7 +60,7 @@ async def test_half_a_file_is_replaced_by_the_whole(tmp_path: Path) -> None:
 
 
 async def test_missing_bytes_are_the_stores_trouble(tmp_path: Path) -> None:
-    for objects in (FolderObjects(tmp_path), BucketObjects(MemoryStore(), folder=tmp_path)):
+    for objects in (FolderObjects(tmp_path), BucketObjects(MemoryStore(), copies=tmp_path)):
         with pytest.raises(DependencyDown) as trouble:
             await read(objects, HASH)
         assert trouble.value.reason == "OBJECT_STORE_UNAVAILABLE"
@@ -69,7 +69,7 @@ async def test_missing_bytes_are_the_stores_trouble(tmp_path: Path) -> None:
 
 async def test_a_bucket_is_asked_once_and_copies_are_few_and_removed(tmp_path: Path) -> None:
     store = MemoryStore()
-    objects = BucketObjects(store, folder=tmp_path, kept=2)
+    objects = BucketObjects(store, copies=tmp_path, kept=2)
     hashes = [digit * 64 for digit in "abc"]
     for pdf_hash in hashes:
         await put(objects, pdf_hash, pdf_hash.encode())
