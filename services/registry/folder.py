@@ -72,6 +72,6 @@ def remove_unfinished(folder: Path, *, older_than_seconds: float) -> int:
 def modified(path: Path) -> float:
     """When a file was last written; one that is gone was never."""
     try:
-        return path.stat().st_ctime
+        return path.stat().st_mtime
     except FileNotFoundError:
         return float("inf")
