@@ -21,9 +21,7 @@ from tests.suite import Keys
 AT_ONCE = Duration(seconds=0)
 
 
-def configured(
-    databases: Mapping[str, str], keys: Keys, folder: Path, **settings: Any
-) -> Config:
+def configured(databases: Mapping[str, str], keys: Keys, folder: Path, **settings: Any) -> Config:
     """Settings for a Registry over a test's database and folder."""
     defaults: dict[str, Any] = {
         "database_url": databases["registry"],

@@ -30,9 +30,7 @@ from tests.suite import Keys
 
 
 @pytest.fixture
-async def own(
-    databases: Mapping[str, str], keys: Keys, tmp_path: Path
-) -> AsyncIterator[Registry]:
+async def own(databases: Mapping[str, str], keys: Keys, tmp_path: Path) -> AsyncIterator[Registry]:
     """A Registry that no other test collects from."""
     async with replica(databases, keys, tmp_path) as registry:
         yield registry
@@ -57,9 +55,7 @@ async def test_a_document_nobody_refers_to_goes_with_its_bytes_and_pages(
     assert (answer.documents, answer.freed_bytes) == (1, len(gone))
     assert (answer.orphan_objects, answer.failed) == (0, 0)
     assert kept_hashes(own) == {hash_of(held)}
-    assert await own.rows("SELECT pdf_hash FROM registry.canonical_documents") == [
-        (hash_of(held),)
-    ]
+    assert await own.rows("SELECT pdf_hash FROM registry.canonical_documents") == [(hash_of(held),)]
     assert await own.rows("SELECT page FROM registry.canonical_page_metadata") == []
     assert (await collect(own)).documents == 0
 

@@ -13,7 +13,6 @@ from tests.registry.refusals import refused
 from tests.registry.test_upload import counts, hash_of
 
 
-
 def reference(owner: pb.Owner, **fields: Any) -> pb.AddReferenceRequest:
     fields.setdefault("ref_type", "lecture")
     fields.setdefault("ref_id", str(uuid4()))
@@ -346,9 +345,7 @@ async def test_wrong_pages_are_refused(
 ) -> None:
     content = pdfs.unique_pdf("wrong pages")
     await registry.upload(content, someone)
-    request = pb.BatchGetPageMetadataRequest(
-        owner=someone, pdf_hash=hash_of(content), pages=pages
-    )
+    request = pb.BatchGetPageMetadataRequest(owner=someone, pdf_hash=hash_of(content), pages=pages)
     with refused() as told:
         await registry.call("BatchGetPageMetadata", request)
     assert (told.code, told.reason) == ("INVALID_ARGUMENT", reason)

@@ -1,5 +1,5 @@
 -- Nothing has been released yet: tables are small enough to be indexed while they are locked.
--- squawk-ignore-file require-concurrent-index-creation, ban-drop-not-null
+-- squawk-ignore-file require-concurrent-index-creation, require-concurrent-index-deletion, ban-drop-not-null
 -- Files taken over from elsewhere are known before anybody has hashed them: their bytes are in the object store under
 -- a key of their own until the backfill, or the first use, makes them files like all others.
 ALTER TABLE registry.files
@@ -16,6 +16,12 @@ ADD CONSTRAINT file_is_hashed_or_has_a_source CHECK (
         ELSE size_bytes IS NOT NULL AND hash_error IS NULL
     END
 ) NOT VALID;
+
+-- As before, but an owner may have any number of files that wait for their hash.
+CREATE UNIQUE INDEX file_is_unique_per_owner_and_hash_idx
+ON registry.files (content_hash, user_id, visitor_session_id)
+NULLS NOT DISTINCT WHERE NOT forced AND content_hash IS NOT NULL;
+DROP INDEX registry.file_is_unique_per_owner_idx;
 
 -- Serves LIST_UNHASHED and COUNT_UNHASHED.
 CREATE INDEX file_without_hash_idx ON registry.files (file_id) WHERE content_hash IS NULL;
