@@ -12,6 +12,7 @@ from glossa.registry.v1 import registry_pb2
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
 from services.runtime.channel import calling
+from services.runtime.settings import CONTEXT_NEIGHBOURS
 from services.worker.domain import Failure, Job, Lease, Progress, Sticker, Verdict
 from services.worker.generation import GenerationView
 from services.worker.wire import (
@@ -28,7 +29,6 @@ PAGE_SECONDS = 60.0
 CALL_SECONDS = 5.0
 # A lease stream has no natural end; a new one each day keeps balancers and tokens fresh.
 STREAM_SECONDS = 24 * 3600.0
-NEIGHBOURS = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Registry:
     async def get_page_content(self, pdf_hash: str, page: int) -> PageContent:
         """A page's text and that of its neighbours, in the order of their pages."""
         request = registry_pb2.GetPageContentRequest(
-            pdf_hash=pdf_hash, page=page, neighbours=NEIGHBOURS
+            pdf_hash=pdf_hash, page=page, neighbours=CONTEXT_NEIGHBOURS
         )
         text, neighbours = "", list[registry_pb2.PageText]()
         with calling("registry"):

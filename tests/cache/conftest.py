@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import grpc
@@ -88,8 +89,8 @@ class House:
         self.worker = Worker(suite)
 
     async def document(self, *owners: str) -> str:
-        """A new document held by these users; its hash."""
-        content = lecture("Entropy is a measure of disorder.")
+        """A new document held by these users; its hash. No other has the same words on its page."""
+        content = lecture(f"Entropy is a measure of disorder. {uuid4().hex}")
         uploads = [await self.suite.upload(owner, content) for owner in owners]
         return uploads[0].file.pdf_hash
 
