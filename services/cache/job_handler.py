@@ -69,7 +69,7 @@ class JobHandler(JobServiceServicer):
             worker = _LeaseStream(woken)
             reading = asyncio.create_task(worker.read(request_iterator))
             try:
-                while not (worker.ended or self._bell.draining):
+                while not (worker.done or self._bell.draining):
                     # Closed here and now: what was not taken is given back at once.
                     async with aclosing(self._lease(worker)) as jobs:
                         async for job in jobs:
@@ -143,6 +143,7 @@ class JobHandler(JobServiceServicer):
             names = _names(job.lease for job in jobs)
             log.info("lock_acquired", generations=names, worker=worker.worker_id)
         worker.credits -= len(jobs)
+        worker.found_nothing = not jobs
         handed = 0
         try:
             for job in jobs:
@@ -169,6 +170,12 @@ class _LeaseStream:
         self.worker_id = ""
         self.credits = 0
         self.ended = False
+        self.until_empty = False
+        self.found_nothing = False
+
+    @property
+    def done(self) -> bool:
+        return self.ended or (self.until_empty and self.found_nothing)
 
     async def read(self, requests: AsyncIterator[pb.LeaseJobsRequest]) -> None:
         try:
@@ -177,6 +184,7 @@ class _LeaseStream:
                 in_range = 0 <= request.credits <= MAX_CREDITS
                 require(in_range, "credits", f"must be 0 to {MAX_CREDITS}")
                 self.worker_id = request.worker_id
+                self.until_empty = request.until_empty
                 self.credits = min(self.credits + request.credits, 10 * MAX_CREDITS)
                 self._woken.set()
         finally:
@@ -185,6 +193,8 @@ class _LeaseStream:
 
     async def wait(self, poll_seconds: float) -> None:
         """Until somebody rings, or long enough to look for work without being told."""
+        if self.done:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(poll_seconds):
                 await self._woken.wait()
