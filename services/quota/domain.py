@@ -22,6 +22,7 @@ class Decision(StrEnum):
     QUOTA_EXHAUSTED = "quota_exhausted"
     REQUEST_ID_REUSED = "request_id_reused"
     REQUEST_ID_DEAD = "request_id_dead"
+    PREFERENCE_CHANGED = "preference_changed"
 
 
 class RefundReason(StrEnum):
@@ -58,6 +59,11 @@ class Rules:
     units_per_period: int
     period: timedelta
 
+    def price(self, outcome: Outcome, *, share_to_cache: bool) -> int:
+        """Units for an outcome; who does not share gets nothing free."""
+        units = self.prices[outcome]
+        return units if share_to_cache or units else self.prices[Outcome.GENERATED]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Purchase:
@@ -77,6 +83,16 @@ class AdmitRequest:
     purchase: Purchase
     outcome: Outcome
     generation_id: UUID | None = None
+    # What the caller took the preference to be; None when it does not mind.
+    expected_share_to_cache: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences:
+    """What a user has chosen; `updated_at` is None for who never did."""
+
+    share_to_cache: bool = True
+    updated_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +107,8 @@ class Charge:
     generation_id: UUID | None
     units: int
     status: str  # charged, refunded, void
+    # What the payer's preference was when it was charged.
+    share_to_cache: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

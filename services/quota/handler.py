@@ -84,14 +84,36 @@ class QuotaHandler(QuotaServiceServicer):
     async def GetQuotaStatus(
         self, request: pb.GetQuotaStatusRequest, context: Context
     ) -> pb.GetQuotaStatusResponse:
-        user_id = parse_identity("user_id", request.user_id)
-        require_user(user_id)
+        user_id = _own_user(request.user_id)
         limits, units, period_ends_at = await self._store.read_status(user_id, "explain_page")
         response = pb.GetQuotaStatusResponse(
             tiers=[_tier_status(limit) for limit in limits], remaining_units=units
         )
         response.period_ends_at.FromDatetime(period_ends_at)
         return response
+
+    @allow("gateway", "cache", "admin", "user")
+    async def GetPreferences(
+        self, request: pb.GetPreferencesRequest, context: Context
+    ) -> pb.GetPreferencesResponse:
+        user_id = _own_user(request.user_id)
+        preferences = await self._store.read_preferences(user_id)
+        return pb.GetPreferencesResponse(preferences=_preferences(preferences))
+
+    @allow("gateway", "admin", "user")
+    async def UpdatePreferences(
+        self, request: pb.UpdatePreferencesRequest, context: Context
+    ) -> pb.UpdatePreferencesResponse:
+        user_id = _own_user(request.user_id)
+        chosen = request.share_to_cache if request.HasField("share_to_cache") else None
+        preferences = await self._store.update_preferences(user_id, share_to_cache=chosen)
+        return pb.UpdatePreferencesResponse(preferences=_preferences(preferences))
+
+
+def _own_user(given: str) -> str:
+    user_id = parse_identity("user_id", given)
+    require_user(user_id)
+    return user_id
 
 
 def _require_batch(size: int, field: str) -> None:
@@ -106,6 +128,9 @@ def _admit_request(item: pb.AdmitRequest, at: str) -> AdmitRequest:
         purchase=_purchase(item, at),
         outcome=_OUTCOMES[item.outcome],
         generation_id=parse_uuid(f"{at}generation_id", generation) if generation else None,
+        expected_share_to_cache=(
+            item.expected_share_to_cache if item.HasField("expected_share_to_cache") else None
+        ),
     )
 
 
@@ -161,6 +186,13 @@ def _admit_response(answer: Answer) -> pb.AdmitResponse:
     if answer.generation_id is not None:
         response.generation_id = str(answer.generation_id)
     return response
+
+
+def _preferences(preferences: domain.Preferences) -> pb.Preferences:
+    message = pb.Preferences(share_to_cache=preferences.share_to_cache)
+    if preferences.updated_at is not None:
+        message.updated_at.FromDatetime(preferences.updated_at)
+    return message
 
 
 def _limit(limit: domain.Limit) -> pb.Limit:

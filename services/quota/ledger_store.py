@@ -11,14 +11,15 @@ from services.runtime.database import Connection
 INSERT_CHARGES = """
 INSERT INTO quota.explain_requests
     (request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale, effective_mode,
-     quota_units, status, refunded_at, created_at)
+     quota_units, status, share_to_cache, refunded_at, created_at)
 SELECT charge.request_id, charge.user_id, charge.endpoint, charge.outcome, charge.generation_id,
        charge.pdf_hash, charge.page, charge.locale, charge.effective_mode, charge.quota_units,
-       charge.status, CASE WHEN charge.status <> 'charged' THEN $12::timestamptz END, $12
+       charge.status, charge.share_to_cache,
+       CASE WHEN charge.status <> 'charged' THEN $13::timestamptz END, $13
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::text[], $7::integer[],
-            $8::text[], $9::text[], $10::bigint[], $11::text[])
+            $8::text[], $9::text[], $10::bigint[], $11::text[], $12::boolean[])
     AS charge (request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale,
-               effective_mode, quota_units, status)
+               effective_mode, quota_units, status, share_to_cache)
 """
 
 # State only moves away from charged; the caller holds the lock of the account.
@@ -107,6 +108,7 @@ class Ledger:
                 charge.purchase.effective_mode if charge.purchase else None,
                 charge.units,
                 charge.status,
+                charge.share_to_cache,
             )
             for charge in self._inserted
         ]

@@ -62,16 +62,18 @@ def limits_at(book: Book, endpoint: str, *, rules: Rules, now: datetime) -> tupl
 def admit(
     book: Book, request: AdmitRequest, charge: Charge | None, *, rules: Rules, now: datetime
 ) -> Decided:
-    """One decision over identity, windows and balance: all of it or nothing."""
+    """One decision over identity, preference, windows and balance: all of it or nothing."""
     if charge is not None:
         return Decided(answer=_answer_again(book, request, charge, rules=rules, now=now), book=book)
     limits = limits_at(book, request.purchase.endpoint, rules=rules, now=now)
+    if request.expected_share_to_cache not in (None, book.share_to_cache):
+        return Decided(answer=_answer(Decision.PREFERENCE_CHANGED, book, limits), book=book)
     full = [limit for limit in limits if limit.tier.blocks and limit.remaining == 0]
     if full:
         wait = max(_wait(limit, book, request.purchase.endpoint, now) for limit in full)
         answer = _answer(Decision.RATE_LIMITED, book, limits, retry_after=wait)
         return Decided(answer=answer, book=book)
-    units = rules.prices[request.outcome]
+    units = rules.price(request.outcome, share_to_cache=book.share_to_cache)
     if book.balance_units < units:
         return Decided(answer=_answer(Decision.QUOTA_EXHAUSTED, book, limits), book=book)
     return _charge(book, request, units, rules=rules, now=now)
@@ -114,7 +116,8 @@ def _is_open(charge: Charge, refund: Refund) -> bool:
 
 def _reprice(book: Book, charge: Charge, refund: Refund, *, rules: Rules) -> Settled:
     assert refund.served_as is not None
-    units = min(charge.units, rules.prices[refund.served_as])
+    price = rules.price(refund.served_as, share_to_cache=charge.share_to_cache)
+    units = min(charge.units, price)
     served = replace(
         charge, outcome=refund.served_as, generation_id=refund.generation_id, units=units
     )
@@ -164,6 +167,7 @@ def _charge(
         generation_id=request.generation_id,
         units=units,
         status="charged",
+        share_to_cache=book.share_to_cache,
     )
     limits = limits_at(charged, request.purchase.endpoint, rules=rules, now=now)
     changes = _changed(charge, kind="charge", units=-units, reason=request.outcome)

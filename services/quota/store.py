@@ -19,6 +19,7 @@ from services.quota.domain import (
     Charge,
     Limit,
     Outcome,
+    Preferences,
     Purchase,
     Refund,
     Rules,
@@ -71,10 +72,23 @@ WHERE user_id = ANY($1::text[]) AND NOT share_to_cache
 
 READ_CHARGES = """
 SELECT request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale,
-       effective_mode, quota_units, status
+       effective_mode, quota_units, status, share_to_cache
 FROM quota.explain_requests
 WHERE request_id = ANY($1::uuid[])
 ORDER BY request_id
+"""
+
+READ_PREFERENCES = """
+SELECT share_to_cache, updated_at FROM quota.user_preferences WHERE user_id = $1
+"""
+
+# What is not given (NULL) stays as it is.
+SAVE_PREFERENCES = """
+INSERT INTO quota.user_preferences AS preference (user_id, share_to_cache, updated_at)
+VALUES ($1, coalesce($2::boolean, true), $3)
+ON CONFLICT (user_id) DO UPDATE
+SET share_to_cache = coalesce($2, preference.share_to_cache), updated_at = $3
+RETURNING share_to_cache, updated_at
 """
 
 PRUNE_WINDOWS = """
@@ -146,6 +160,23 @@ class QuotaStore:
         book, _ = roll_period(book, rules=self._rules, now=now)
         limits = limits_at(book, endpoint, rules=self._rules, now=now)
         return limits, book.balance_units, book.period_ends_at
+
+    async def read_preferences(self, user_id: str) -> Preferences:
+        async with self._database.connection() as connection:
+            row = await connection.fetchrow(READ_PREFERENCES, user_id)
+        return Preferences(**row) if row else Preferences()
+
+    async def update_preferences(self, user_id: str, *, share_to_cache: bool | None) -> Preferences:
+        """Save a choice under the user's lock: no charge is decided half before, half after it."""
+
+        async def save(connection: Connection) -> Preferences:
+            ledger = await self._lock(connection, [user_id], [])
+            await ledger.save(connection)
+            row = await connection.fetchrow(SAVE_PREFERENCES, user_id, share_to_cache, ledger.now)
+            assert row is not None
+            return Preferences(**row)
+
+        return await self._transact(save)
 
     async def prune_windows(self) -> None:
         """Forget admissions that no window counts any more, a few at a time: no lock lasts long."""
@@ -245,6 +276,7 @@ def _charge(row: asyncpg.Record) -> Charge:
         generation_id=row["generation_id"],
         units=row["quota_units"],
         status=row["status"],
+        share_to_cache=row["share_to_cache"],
     )
 
 

@@ -73,6 +73,16 @@ def ask(
     return pb.AdmitRequest(user_id=user, outcome=outcome, page=context, **fields)
 
 
+def refund_of(
+    request: pb.AdmitRequest,
+    reason: "pb.RefundReason.ValueType" = pb.REFUND_REASON_GENERATION_FAILED,
+    served_as: "pb.Outcome.ValueType" = pb.OUTCOME_UNSPECIFIED,
+) -> pb.RefundRequest.Item:
+    return pb.RefundRequest.Item(
+        request_id=request.request_id, user_id=request.user_id, reason=reason, served_as=served_as
+    )
+
+
 @asynccontextmanager
 async def quota_service(
     databases: Mapping[str, str], keys: Keys, **settings: Any

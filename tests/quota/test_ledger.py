@@ -9,18 +9,8 @@ import grpc
 import pytest
 from glossa.quota.v1 import quota_pb2 as pb
 
-from tests.quota.conftest import Ledger, ask, quota_service
+from tests.quota.conftest import Ledger, ask, quota_service, refund_of
 from tests.suite import Keys
-
-
-def refund_of(
-    request: pb.AdmitRequest,
-    reason: "pb.RefundReason.ValueType" = pb.REFUND_REASON_GENERATION_FAILED,
-    served_as: "pb.Outcome.ValueType" = pb.OUTCOME_UNSPECIFIED,
-) -> pb.RefundRequest.Item:
-    return pb.RefundRequest.Item(
-        request_id=request.request_id, user_id=request.user_id, reason=reason, served_as=served_as
-    )
 
 
 async def test_a_charge_is_taken_once_however_often_it_is_asked(ledger: Ledger) -> None:
