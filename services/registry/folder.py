@@ -42,13 +42,17 @@ def publish(source: int, target: Path) -> None:
 
 def give_name(source: int, target: Path) -> None:
     """A name for a spooled file if it has the same file system, else a copy of it."""
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.link(f"/proc/self/fd/{source}", target, follow_symlinks=True)
+        # Python follows the link behind a descriptor only if it is given a folder as well.
+        os.link(f"/proc/self/fd/{source}", target.name, dst_dir_fd=folder, follow_symlinks=True)
     except OSError:
         with os.fdopen(os.dup(source), "rb", buffering=0) as content, target.open("xb") as copy:
             target.chmod(0o600)
             content.seek(0)
             shutil.copyfileobj(content, copy, 1 << 20)
+    finally:
+        os.close(folder)
 
 
 def flush(path: Path) -> None:

@@ -235,5 +235,6 @@ class RegistryHandler(RegistryServiceServicer):
 async def _chunks(parts: AsyncIterator[pb.UploadDocumentRequest]) -> AsyncIterator[bytes]:
     async for part in parts:
         require(part.WhichOneof("part") == "chunk", "chunk", "must be set after the header")
-        require(len(part.chunk) <= MAX_CHUNK_BYTES, "chunk", "must be at most 1 MiB")
-        yield part.chunk
+        chunk = part.chunk  # once: every look at it makes a copy
+        require(len(chunk) <= MAX_CHUNK_BYTES, "chunk", "must be at most 1 MiB")
+        yield chunk

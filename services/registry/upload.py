@@ -1,7 +1,5 @@
 """Takes a PDF in: receive and hash, look inside, keep the bytes, then tell the database."""
 
-import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,13 +8,12 @@ from typing import IO, TypeVar
 
 from services.registry import metrics
 from services.registry.domain import ReceivedPdf, Registered, UploadHeader
-from services.registry.errors import DocumentGone, FileTooLarge, HashMismatch
+from services.registry.errors import DocumentGone, HashMismatch
 from services.registry.folder import spool_file
 from services.registry.objects import Objects
+from services.registry.receive import receive
 from services.registry.sandbox import PdfSandbox
 from services.registry.store import RegistryStore
-
-BATCH_BYTES = 1 << 20
 
 Result = TypeVar("Result")
 
@@ -54,7 +51,7 @@ class Upload:
     ) -> Result:
         """Receive, look inside, keep the bytes, and only then register."""
         with spool_file(self.spool_dir) as spool:
-            pdf_hash, size_bytes = await self._receive(chunks, spool)
+            pdf_hash, size_bytes = await receive(chunks, spool, limit_bytes=self.max_upload_bytes)
             if expected_pdf_hash not in (None, pdf_hash):
                 raise HashMismatch
             total_pages = await self.sandbox.inspect(spool.fileno())
@@ -81,36 +78,3 @@ class Upload:
             await self.objects.put(received.pdf_hash, spool, size_bytes=received.size_bytes)
             with suppress(DocumentGone):
                 return await register(received)
-
-    async def _receive(self, chunks: AsyncIterator[bytes], spool: IO[bytes]) -> tuple[str, int]:
-        digest = hashlib.sha256()
-        size_bytes = 0
-        async for batch in batches(chunks, self.max_upload_bytes):
-            await asyncio.to_thread(keep, batch, digest, spool)
-            size_bytes += len(batch)
-            metrics.uploaded_bytes.inc(len(batch))
-        return digest.hexdigest(), size_bytes
-
-
-async def batches(chunks: AsyncIterator[bytes], limit_bytes: int) -> AsyncIterator[bytes]:
-    """Chunks gathered into pieces worth a trip to another thread, up to the limit."""
-    waiting = bytearray()
-    seen_bytes = 0
-    async for chunk in chunks:
-        seen_bytes += len(chunk)
-        if seen_bytes > limit_bytes:
-            raise FileTooLarge(limit_bytes=limit_bytes)
-        waiting += chunk
-        if len(waiting) >= BATCH_BYTES:
-            yield bytes(waiting)
-            waiting.clear()
-    if waiting:
-        yield bytes(waiting)
-
-
-def keep(batch: bytes, digest: "hashlib._Hash", spool: IO[bytes]) -> None:
-    """Hash and write; away from the event loop, for a disk may be slow."""
-    digest.update(batch)
-    unwritten = memoryview(batch)
-    while unwritten:
-        unwritten = unwritten[spool.write(unwritten) :]
