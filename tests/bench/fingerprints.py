@@ -52,12 +52,12 @@ def letters_of(path: Path) -> list[str]:
         return ["".join(page.get_text().split()) for page in document]
 
 
-async def measure(folder: Path) -> int:
+async def measure(paths: list[Path]) -> int:
     pages, equal = defaultdict[str, int](int), defaultdict[str, int](int)
     texts = defaultdict[str, set[str]](set)
     tools = [tool for tool in TOOLS if shutil.which(tool)]
     async with open_sandbox(SandboxLimits(children=2)) as sandbox:
-        for path in sorted(folder.glob("*.pdf")):
+        for path in paths:
             original = await looked_at(sandbox, path)
             if original:
                 for fingerprint, text in zip(original, letters_of(path), strict=False):
@@ -80,4 +80,4 @@ async def measure(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(measure(Path(sys.argv[1]))))
+    sys.exit(asyncio.run(measure(sorted(Path(sys.argv[1]).glob("*.pdf")))))

@@ -68,7 +68,7 @@ async def registry_here() -> AsyncIterator[Registry]:
     """A Registry in this process, whose memory and loop can be seen."""
     with tempfile.TemporaryDirectory(prefix="glossa-bench-") as name:
         folder = Path(name)
-        folder.chmod(0o711)
+        os.chmod(name, 0o711)  # noqa: PTH101 - as root, the database runs as somebody else
         keys = Keys.make(folder, *generate_keys())
         async with EmbeddedPostgres(folder / "postgres") as postgres:
             url = await ensure_database(postgres.url, "bench")
@@ -133,7 +133,8 @@ async def main() -> int:
         f"hostile corpus, {len(contents)} files x {ROUNDS}: memory {growth:+.0f} MB "
         f"(bar {MOST_GROWTH_MB}), loop blocked at most {watch.longest * 1000:.0f} ms "
         f"(bar {MOST_BLOCKED_MS}), answers without a type: {untyped or 'none'}, slowest file "
-        f"{slowest:.1f} s, readers {alive} (bar {registry.config.pdf_children}), left {left} (bar 0)"
+        f"{slowest:.1f} s, readers {alive} (bar {registry.config.pdf_children}), "
+        f"left {left} (bar 0)"
     )
     blocked = watch.longest * 1000 > MOST_BLOCKED_MS
     outlived = alive > registry.config.pdf_children or left > 0

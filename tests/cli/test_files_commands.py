@@ -1,7 +1,7 @@
 """`glossa files`, `gc` and `backfill` against a real suite: what people see, what machines read."""
 
 import io
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
@@ -20,18 +20,18 @@ __all__ = ["lecture", "module_folder"]  # fixtures
 
 
 @pytest.fixture(scope="module")
-async def up(module_folder: Path) -> AsyncIterator[Up]:  # noqa: F811
+async def up(module_folder: Path) -> AsyncIterator[Up]:
     async with started(module_folder) as up:
         yield up
 
 
 @pytest.fixture
-def written() -> Iterator[tuple[Console, io.StringIO]]:
+def written() -> tuple[Console, io.StringIO]:
     text = io.StringIO()
-    yield Console(file=text, width=96), text
+    return Console(file=text, width=96), text
 
 
-def test_files_of_a_user_are_listed(up: Up, lecture: Path) -> None:  # noqa: F811
+def test_files_of_a_user_are_listed(up: Up, lecture: Path) -> None:
     assert glossa(up, "files", "--user", "flo").stdout.strip() == "flo has no files"
     [uploaded] = json_lines(glossa(up, "upload", str(lecture), "--user", "flo", "--json"))
 

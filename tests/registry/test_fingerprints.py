@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from itertools import combinations
+from typing import Any
 
 import pikepdf
 import pymupdf
@@ -138,7 +139,8 @@ def variation(**changes: object) -> bytes:
     if "extra" in changes:
         changes["extra"](page)  # type: ignore[operator]
     seed, place = changes.get("picture", 1), changes.get("place", 300)
-    assert isinstance(seed, int) and isinstance(place, int)
+    assert isinstance(seed, int)
+    assert isinstance(place, int)
     image = pdfs.picture(seed)
     if changes.get("pixel"):
         image.set_pixel(3, 3, (0, 0, 0))
@@ -193,7 +195,8 @@ async def test_near_identical_pages_are_all_told_apart(sandbox: PdfSandbox) -> N
 async def test_glyphs_without_names_are_told_apart_by_their_numbers(sandbox: PdfSandbox) -> None:
     """Two pages in a font that does not say what its glyphs mean."""
     font = (
-        b"<< /Font << /F << /Type /Font /Subtype /Type3 /FontBBox [0 0 1 1] /FontMatrix [1 0 0 1 0 0]"
+        b"<< /Font << /F << /Type /Font /Subtype /Type3 /FontBBox [0 0 1 1]"
+        b" /FontMatrix [1 0 0 1 0 0]"
         b" /Encoding << /Differences [65 /g1 /g2 /g3] >> /FirstChar 65 /LastChar 67"
         b" /Widths [1 1 1] /CharProcs << /g1 5 0 R /g2 5 0 R /g3 5 0 R >> >> >> >>"
     )
@@ -212,14 +215,14 @@ async def test_glyphs_without_names_are_told_apart_by_their_numbers(sandbox: Pdf
     assert len(set(pages)) == 3
 
 
-def written(**how: object) -> bytes:
+def written(**how: Any) -> bytes:
     """A page with one line that can be seen and one written as told."""
     document = pymupdf.open()
     page = document.new_page()
     page.insert_text((50, 50), "A line that everyone can see.")
     before = how.pop("before", None)
     if before:
-        before(page)  # type: ignore[operator]
+        before(page)
     place = how.pop("place", (50, 100))
     page.insert_text(place, "the other line", **how)
     return bytes(document.tobytes())
@@ -228,7 +231,7 @@ def written(**how: object) -> bytes:
 @pytest.mark.parametrize(
     ("make", "hidden"),
     [
-        (lambda: written(), False),
+        (written, False),
         (lambda: written(color=(0.5, 0.5, 0.5)), False),
         (lambda: written(color=(1, 1, 1)), True),
         (lambda: written(color=(0.97, 0.99, 0.98)), True),
