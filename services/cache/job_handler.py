@@ -107,7 +107,9 @@ class JobHandler(JobServiceServicer):
         for seconds in accepted.values():
             self._pace.add(seconds)
         _log_released(accepted, "ready")
-        verdicts = _verdicts([lease for lease, _ in results], set(accepted))
+        leases = [lease for lease, _ in results]
+        verdicts = _verdicts(leases, set(accepted))
+        _log_skipped(leases, verdicts)
         return pb.CompleteJobsResponse(verdicts=_render_verdicts(verdicts, "complete"))
 
     @allow("worker")
@@ -222,6 +224,13 @@ def _names(leases: Iterable[Lease]) -> list[str]:
 def _log_released(leases: Iterable[Lease], status: str) -> None:
     if names := _names(leases):
         log.info("lock_released", generations=names, status=status)
+
+
+def _log_skipped(leases: Sequence[Lease], verdicts: Sequence[Verdict]) -> None:
+    """The work was done twice; only one result is kept."""
+    pairs = zip(leases, verdicts, strict=True)
+    if names := _names(lease for lease, verdict in pairs if verdict is Verdict.LEASE_LOST):
+        log.info("lock_skipped_duplicate", generations=names)
 
 
 def _lease(message: pb.Lease, field: str) -> Lease:

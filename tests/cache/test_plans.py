@@ -22,7 +22,7 @@ from services.cache.config import Config
 from services.cache.job_domain import Lease, Progress
 from services.cache.job_store import JobStore
 from services.runtime.database import open_database
-from tests.conftest import PASSWORDS, TEMPLATE
+from tests.conftest import TEMPLATE
 
 # 1,000,000 takes minutes; the plans are the same.
 ROWS = int(os.environ.get("GLOSSA_PLAN_ROWS", "100000"))
