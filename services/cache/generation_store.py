@@ -120,7 +120,8 @@ WHERE mine.generation_id = $1 AND mine.status = 'generating'
 
 
 READ_HISTORY = """
-SELECT run_after, greatest(run_after, started_at) AS waits_since, leased_until, deadline_at, attempts - released AS tried, failures, status
+SELECT run_after, greatest(run_after, started_at) AS waits_since, leased_until, deadline_at,
+       attempts - released AS tried, failures, status
 FROM cache.generations
 WHERE generation_id = $1
 """

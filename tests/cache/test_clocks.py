@@ -22,7 +22,7 @@ from tests.cache.leases import (
     pass_time,
     release,
     row,
-    sweep_of,
+    sweep,
 )
 from tests.suite import Keys
 
@@ -238,7 +238,7 @@ async def swept_status(
     house: House, databases: Mapping[str, str], generation_id: str
 ) -> tuple[str, str | None]:
     async with opened(databases) as database:
-        await sweep_of(database).run_once()
+        await sweep(house, database)
     swept = await row(house, generation_id)
     return swept["status"], swept["error_reason"]
 

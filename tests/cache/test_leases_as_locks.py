@@ -21,7 +21,7 @@ from tests.cache.leases import (
     pass_time,
     release,
     row,
-    sweep_of,
+    sweep,
 )
 from tests.suite import Keys, lecture
 
@@ -141,9 +141,9 @@ async def test_a_worker_that_vanishes_on_the_last_attempt_costs_nobody_anything(
             assert job.lease.attempt == attempt
             await let_lease_run_out(house, generation_id)
             if attempt < 3:
-                await sweep_of(database).run_once()  # leaves it to the next worker
+                await sweep(house, database)  # leaves it to the next worker
         assert await jobs_until_empty(house.worker) == []
-        await sweep_of(database).run_once()
+        await sweep(house, database)
 
     failed = await row(house, generation_id)
     assert (failed["status"], failed["error_reason"]) == ("failed", "ATTEMPTS_SPENT")
@@ -248,7 +248,7 @@ async def test_an_end_is_final(house: House, databases: Mapping[str, str], end: 
     assert await fail(house.worker, job, permanent=end == "ready") == LEASE_LOST
     assert await release(house.worker, job) == [LEASE_LOST]
     async with opened(databases) as database:
-        await sweep_of(database, queue_wait_seconds=0, max_attempts=1).run_once()
+        await sweep(house, database, queue_wait_seconds=0, max_attempts=1)
 
     assert unchanged(before, await row(house, generation_id))
     assert await house.admin.fetchval("SELECT count(*) FROM cache.outbox") == 0
