@@ -244,6 +244,8 @@ class GenerationClocks:
     """The clocks of a generation under way; None where one does not run."""
 
     run_after: datetime | None
+    # Since when no worker has taken it up.
+    waits_since: datetime | None
     leased_until: datetime | None
     deadline_at: datetime | None
     # Attempts made in earnest.

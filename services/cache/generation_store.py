@@ -129,7 +129,8 @@ WHERE mine.generation_id = $1 AND mine.status = 'generating'
 
 
 READ_HISTORY = """
-SELECT run_after, leased_until, deadline_at, attempts - released AS tried, failures, status
+SELECT run_after, greatest(run_after, started_at) AS waits_since, leased_until, deadline_at,
+       attempts - released AS tried, failures, status
 FROM cache.generations
 WHERE generation_id = $1
 """
@@ -186,6 +187,7 @@ class GenerationStore:
         runs = row["status"] == Status.GENERATING
         clocks = GenerationClocks(
             run_after=row["run_after"] if runs else None,
+            waits_since=row["waits_since"] if runs and row["leased_until"] is None else None,
             leased_until=row["leased_until"],
             deadline_at=row["deadline_at"],
             tried=row["tried"],

@@ -111,9 +111,11 @@ class JobHandler(JobServiceServicer):
         accepted = await self._store.complete_jobs(dict(reversed(results)))
         for seconds in accepted.values():
             self._pace.add(seconds)
-        verdicts = _verdicts([lease for lease, _ in results], set(accepted))
+        leases = [lease for lease, _ in results]
+        verdicts = _verdicts(leases, set(accepted))
         pairs = zip(request.items, verdicts, strict=True)
         _log_released([item.lease for item, verdict in pairs if verdict is _DONE], "ready")
+        _log_skipped(leases, verdicts)
         return pb.CompleteJobsResponse(verdicts=_render_verdicts(verdicts, "complete"))
 
     @allow("worker")
@@ -235,6 +237,13 @@ def _names(leases: "Iterable[Lease | pb.Lease]") -> list[str]:
 def _log_released(leases: "Iterable[Lease | pb.Lease]", status: str) -> None:
     if names := _names(leases):
         log.info("lock_released", generations=names, status=status)
+
+
+def _log_skipped(leases: Sequence[Lease], verdicts: Sequence[Verdict]) -> None:
+    """The work was done twice; only one result is kept."""
+    pairs = zip(leases, verdicts, strict=True)
+    if names := _names(lease for lease, verdict in pairs if verdict is Verdict.LEASE_LOST):
+        log.info("lock_skipped_duplicate", generations=names)
 
 
 def _lease(message: pb.Lease, field: str) -> Lease:

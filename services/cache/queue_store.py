@@ -51,11 +51,12 @@ WHERE status = 'generating' AND attempts - released >= $1
 LIMIT 1000
 """
 
-# Jobs no worker has taken up in time.
+# Jobs no worker has taken up in time; one that was given back waits anew from when it was taken up.
 FIND_OVERDUE = """
 SELECT generation_id, attempts
 FROM cache.generations
 WHERE status = 'generating' AND run_after < now() - $1::interval
+  AND (started_at IS NULL OR started_at < now() - $1::interval)
   AND (leased_until IS NULL OR leased_until < now() - $1::interval)
 LIMIT 1000
 """

@@ -75,33 +75,48 @@ WHERE generation_id = ANY($1::uuid[])
 """
 
 # Requests first: they refer to generations. One whose refund is still due stays: its id must stay
-# taken until Quota knows. Both in small pieces, so that nobody waits for long.
+# taken until Quota knows. Both in small pieces, so that nobody waits for long. The oldest first and
+# as an array, so that indexes are read as far as there is something to delete, and no table whole.
 DELETE_SETTLED_REQUESTS = """
 DELETE FROM cache.requests
-WHERE request_id IN (
+WHERE request_id = ANY(ARRAY(
     SELECT settled.request_id
     FROM cache.requests AS settled
     WHERE state IN ('served', 'failed', 'aborted') AND updated_at < now() - $1::interval
       AND NOT EXISTS (
           SELECT FROM cache.outbox AS due WHERE due.request_id = settled.request_id
       )
+    ORDER BY updated_at
     LIMIT 1000
-)
+))
 """
 
+# OFFSET 0 keeps the question about requests from becoming a join with all of them.
 DELETE_ENDED = """
 DELETE FROM cache.generations
-WHERE generation_id IN (
-    SELECT generation.generation_id
-    FROM cache.generations AS generation
-    WHERE ((generation.status = 'failed' AND generation.completed_at < now() - $1::interval)
-           OR generation.retired_at < now() - $1::interval)
-      AND NOT EXISTS (
-          SELECT FROM cache.requests AS request
-          WHERE request.generation_id = generation.generation_id
-      )
-    LIMIT 1000
-)
+WHERE generation_id = ANY(ARRAY(
+    (SELECT failed.generation_id
+     FROM cache.generations AS failed
+     WHERE failed.status = 'failed' AND failed.completed_at < now() - $1::interval
+       AND NOT EXISTS (
+           SELECT FROM cache.requests AS request
+           WHERE request.generation_id = failed.generation_id
+           OFFSET 0
+       )
+     ORDER BY failed.completed_at
+     LIMIT 500)
+    UNION ALL
+    (SELECT retired.generation_id
+     FROM cache.generations AS retired
+     WHERE retired.retired_at < now() - $1::interval
+       AND NOT EXISTS (
+           SELECT FROM cache.requests AS request
+           WHERE request.generation_id = retired.generation_id
+           OFFSET 0
+       )
+     ORDER BY retired.retired_at
+     LIMIT 500)
+))
 """
 
 
