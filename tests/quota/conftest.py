@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import asyncpg
@@ -21,15 +21,22 @@ from tests.suite import Keys, metadata
 
 HASH = "a" * 64
 
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[Any]
+else:  # not generic at run time
+    Connection = asyncpg.Connection
+
 
 class Ledger:
     """The Quota service, and what its tables say."""
 
     def __init__(
-        self, stub: QuotaServiceStub, connection: "asyncpg.Connection[Any]", keys: Keys
+        self, channel: grpc.aio.Channel, address: str, connection: Connection, keys: Keys
     ) -> None:
-        self.stub = stub
+        self.stub = QuotaServiceStub(channel)
+        self.address = address
         self.connection = connection
+        self.keys = keys
         self.bearer = metadata(keys.token("cache"))
 
     async def admit(self, request: pb.AdmitRequest) -> pb.AdmitResponse:
@@ -44,6 +51,32 @@ class Ledger:
     async def refund(self, *items: pb.RefundRequest.Item) -> list[pb.RefundResponse.Item]:
         response = await self.stub.Refund(pb.RefundRequest(items=items), metadata=self.bearer)
         return list(response.items)
+
+    async def record(self, *operations: pb.Operation) -> list[int]:
+        response = await self.stub.RecordOperations(
+            pb.RecordOperationsRequest(operations=operations),
+            metadata=metadata(self.keys.token("worker")),
+        )
+        return list(response.cost_nanodollars)
+
+    async def share(self, user: str, choice: bool) -> pb.Preferences:
+        response = await self.stub.UpdatePreferences(
+            pb.UpdatePreferencesRequest(user_id=user, share_to_cache=choice),
+            metadata=metadata(self.keys.user_token(user)),
+        )
+        return response.preferences
+
+    async def costs(self, user: str = "", **span: Any) -> pb.GetUserCostsResponse:
+        return await self.stub.GetUserCosts(
+            pb.GetUserCostsRequest(user_id=user, **span),
+            metadata=metadata(self.keys.token("admin")),
+        )
+
+    async def entries(self, user: str, **page: Any) -> pb.ListLedgerResponse:
+        return await self.stub.ListLedger(
+            pb.ListLedgerRequest(user_id=user, **page),
+            metadata=metadata(self.keys.user_token(user)),
+        )
 
     async def balance(self, user: str) -> int:
         status = await self.stub.GetQuotaStatus(
@@ -61,14 +94,33 @@ class Ledger:
 def ask(
     user: str = "alice", *, outcome: "pb.Outcome.ValueType" = pb.OUTCOME_GENERATED, **more: Any
 ) -> pb.AdmitRequest:
-    context = pb.PageContext(
-        pdf_hash=HASH,
-        page=more.pop("page", 1),
+    context = page_of(more.pop("page", 1), more.pop("pdf_hash", HASH))
+    fields = {"request_id": str(uuid4()), "endpoint": "explain_page", **more}
+    return pb.AdmitRequest(user_id=user, outcome=outcome, page=context, **fields)
+
+
+def page_of(page: int, pdf_hash: str = HASH) -> pb.PageContext:
+    return pb.PageContext(
+        pdf_hash=pdf_hash,
+        page=page,
         locale="en",
         effective_mode=registry_pb2.EFFECTIVE_MODE_TEXT_ONLY,
     )
-    fields = {"request_id": str(uuid4()), "endpoint": "explain_page", **more}
-    return pb.AdmitRequest(user_id=user, outcome=outcome, page=context, **fields)
+
+
+def operation_of(*, page: int = 1, pdf_hash: str = HASH, **more: Any) -> pb.Operation:
+    """A call that cost 1.2 million nano-dollars: 1,000 tokens in and 500 out of gpt-4.1-mini."""
+    fields = {
+        "operation_id": str(uuid4()),
+        "endpoint": "explain_page",
+        "model": "gpt-4.1-mini",
+        "input_tokens": 1000,
+        "output_tokens": 500,
+        "outcome": "ok",
+        "attempt": 1,
+        **more,
+    }
+    return pb.Operation(page=page_of(page, pdf_hash), **fields)
 
 
 def refund_of(
@@ -95,7 +147,7 @@ async def quota_service(
         running("quota", config, compose) as here,
         grpc.aio.insecure_channel(here.address) as channel,
     ):
-        yield Ledger(QuotaServiceStub(channel), connection, keys)
+        yield Ledger(channel, here.address, connection, keys)
     await connection.close()
 
 
