@@ -199,6 +199,7 @@ async def running_suite(
                 **common("worker"),
                 registry_address=registry.address,
                 cache_address=cache.address,
+                quota_address=quota.address,
                 explanation=explanation,
                 **settings.get("worker", {}),
             )

@@ -156,11 +156,7 @@ def operation(item: pb.Operation, at: str) -> Operation:
     pdf_hash, page, locale, mode = (
         _page(item.page, f"{at}page.") if item.HasField("page") else (None, None, None, None)
     )
-    require(
-        item.cached_input_tokens <= item.input_tokens,
-        f"{at}cached_input_tokens",
-        "must be part of input_tokens",
-    )
+    given = _count(f"{at}input_tokens", item.input_tokens, MAX_TOKENS)
     return Operation(
         parse_uuid(f"{at}operation_id", item.operation_id),
         parse_identity(f"{at}user_id", item.user_id) if item.user_id else None,
@@ -172,8 +168,9 @@ def operation(item: pb.Operation, at: str) -> Operation:
         locale,
         mode,
         parse_text(f"{at}model", item.model, most=100),
-        _count(f"{at}input_tokens", item.input_tokens, MAX_TOKENS),
-        _count(f"{at}cached_input_tokens", item.cached_input_tokens, MAX_TOKENS),
+        given,
+        # Part of the input, and counted in it.
+        _count(f"{at}cached_input_tokens", item.cached_input_tokens, given),
         _count(f"{at}output_tokens", item.output_tokens, MAX_TOKENS),
         _milliseconds(f"{at}duration", item),
         parse_text(f"{at}outcome", item.outcome, most=64),

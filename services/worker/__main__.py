@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from glossa.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 
@@ -12,15 +13,19 @@ from services.runtime.database import open_database
 from services.runtime.server import CannotStart, Parts, Servicer, run
 from services.runtime.settings import ExplanationSettings
 from services.worker.attempt import Attempts
-from services.worker.clients import Cache, Jobs, Registry
+from services.worker.clients import Cache, Jobs, Quota, Registry
 from services.worker.config import Config
 from services.worker.delivery import Delivery
 from services.worker.handler import WorkerHandler
 from services.worker.lease_loop import LeaseLoop
 from services.worker.model import Explainer
 from services.worker.offline import OfflineExplainer
+from services.worker.operations import Operations
 from services.worker.store import EventStore
 from services.worker.watch import Watches
+
+# For telling Quota of the last calls when the worker is stopped.
+OPERATIONS_GRACE = timedelta(seconds=2)
 
 
 @asynccontextmanager
@@ -37,14 +42,17 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
         ) as database,
         open_channel(config.registry_address, token) as registry_channel,
         open_channel(config.cache_address, token) as cache_channel,
+        open_channel(config.quota_address, token) as quota_channel,
         open_explainer(settings) as explainer,
     ):
         events = EventStore(database)
         jobs = Jobs(cache_channel, config.worker_id or f"worker-{secrets.token_hex(4)}")
+        operations = Operations(Quota(quota_channel).record_operations)
         attempts = Attempts(
             registry=Registry(registry_channel),
             explainer=explainer,
             delivery=Delivery(jobs=jobs, events=events),
+            operations=operations,
             prompt_version=settings.prompt_version,
         )
         loop = LeaseLoop(
@@ -59,13 +67,14 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             # Attempts first: their watchers may still see them finish.
             await loop.drain(config.attempt_grace)
             watches.drain()
+            await operations.drain(OPERATIONS_GRACE)
 
         servicer = Servicer(
             name="glossa.worker.v1.WorkerService",
             handler=WorkerHandler(watches),
             add=add_WorkerServiceServicer_to_server,
         )
-        async with watches.running(), loop.working():
+        async with operations.reporting(), watches.running(), loop.working():
             yield Parts(servicers=[servicer], on_drain=drain)
 
 
