@@ -9,16 +9,25 @@ from glossa.cache.v1.jobs_pb2_grpc import add_JobServiceServicer_to_server
 
 from services.cache.clients import QuotaClient, RegistryClient
 from services.cache.config import Config
+from services.cache.describe import DescribeRequest
 from services.cache.explain import ExplainPage
 from services.cache.generation_store import GenerationStore
 from services.cache.handler import CacheHandler
 from services.cache.inspect import InspectGeneration
+from services.cache.invalidate import InvalidateGenerations
 from services.cache.job_handler import JobHandler
 from services.cache.job_store import JobStore
+from services.cache.memory import PageMemory, ReadyMemory, ShareMemory
 from services.cache.queue import JobBell, Pace
+from services.cache.queue_store import QueueStore
 from services.cache.relay import Relay
 from services.cache.request_store import RequestStore
+from services.cache.resolve import ResolvePage
+from services.cache.response_store import ResponseStore
+from services.cache.retirement_store import RetirementStore
 from services.cache.sweep import Sweep
+from services.cache.upkeep import Upkeep
+from services.cache.wire import prepare_stickers
 from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
@@ -32,7 +41,8 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
         raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's own token")
     token = TokenFile(config.token_file)
     clocks = config.clocks()
-    bell, pace = JobBell(), Pace()
+    bell, pace, ready = JobBell(), Pace(), ReadyMemory(config.memory_bytes)
+    poll = timedelta(seconds=config.poll_seconds)
     async with (
         open_database(
             config.database_url.get_secret_value(),
@@ -42,31 +52,60 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
         open_channel(config.registry_address, token) as registry_channel,
         open_channel(config.quota_address, token) as quota_channel,
     ):
-        registry, quota = RegistryClient(registry_channel), QuotaClient(quota_channel)
+        quota = QuotaClient(quota_channel)
         requests, generations = RequestStore(database, clocks), GenerationStore(database)
-        jobs = JobStore(database, clocks)
+        queue, retirements = QueueStore(database, clocks), RetirementStore(database, clocks)
+        responses = ResponseStore(database)
+        pages = ResolvePage(registry=RegistryClient(registry_channel), memory=PageMemory())
         relay = Relay(requests=requests, quota=quota)
-        sweep = Sweep(jobs=jobs, requests=requests)
+        sweep = Sweep(
+            database=database,
+            queue=queue,
+            requests=requests,
+            retirements=retirements,
+            responses=responses,
+        )
+        upkeep = Upkeep(queue=queue, retirements=retirements, ready=ready, bell=bell, poll=poll)
         explain = ExplainPage(
-            registry=registry,
+            pages=pages,
             quota=quota,
             requests=requests,
             generations=generations,
+            ready=ready,
+            shares=ShareMemory(),
+            prepare=prepare_stickers,
             bell=bell,
             pace=pace,
+            clocks=clocks,
             settings=config.explanation,
         )
-        inspect = InspectGeneration(
-            registry=registry, requests=requests, generations=generations, pace=pace
-        )
         async with (
+            pages.following(),
+            upkeep.running(database),
             periodic("relay", every=timedelta(seconds=1), run_once=relay.run_once) as relaying,
             periodic(
                 "sweep", every=timedelta(seconds=config.sweep_seconds), run_once=sweep.run_once
             ),
         ):
+            cache_handler = CacheHandler(
+                explain=explain,
+                inspect=InspectGeneration(
+                    pages=pages, requests=requests, generations=generations, pace=pace
+                ),
+                describe=DescribeRequest(
+                    requests=requests,
+                    generations=generations,
+                    quota=quota,
+                    pace=pace,
+                    clocks=clocks,
+                ),
+                invalidate=InvalidateGenerations(
+                    retirements=retirements, queue=queue, ready=ready, relay_wake=relaying.wake
+                ),
+                responses=responses,
+            )
             job_handler = JobHandler(
-                jobs,
+                JobStore(database, clocks),
                 bell=bell,
                 pace=pace,
                 relay_wake=relaying.wake,
@@ -76,7 +115,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
                 servicers=[
                     Servicer(
                         name="glossa.cache.v1.CacheService",
-                        handler=CacheHandler(explain, inspect),
+                        handler=cache_handler,
                         add=add_CacheServiceServicer_to_server,
                     ),
                     Servicer(

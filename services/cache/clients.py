@@ -1,6 +1,6 @@
 """Registry and Quota as the Cache sees them; deadlines and batching live here."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -12,12 +12,16 @@ from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from glossa.registry.v1 import registry_pb2
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
-from services.cache.domain import Ask, Outcome, Refund, ResolvedPage
+from services.cache.domain import SHARED_SCOPE, Ask, Outcome, Refund, ResolvedPage
 from services.runtime.batching import Batcher
 from services.runtime.channel import calling
+from services.runtime.errors import DependencyDown
+from services.runtime.settings import CONTEXT_NEIGHBOURS
 
 # Page metadata is detected on first use, by a child process that may have to start.
 RESOLVE_SECONDS = 15.0
+# A stream without a natural end; a new one each day keeps balancers and tokens fresh.
+WATCH_SECONDS = 24 * 3600.0
 ADMIT_SECONDS = 3.0
 REFUND_SECONDS = 5.0
 
@@ -40,6 +44,9 @@ class Decision(StrEnum):
     QUOTA_EXHAUSTED = "quota_exhausted"
     REQUEST_ID_REUSED = "request_id_reused"
     REQUEST_ID_DEAD = "request_id_dead"
+    PREFERENCE_CHANGED = "preference_changed"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    SPENDING_CEILING = "spending_ceiling"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +76,17 @@ class Admission:
     retry_after: timedelta | None = None
     outcome: Outcome | None = None
     generation_id: UUID | None = None
+    shares: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """What the ledger says about one request."""
+
+    units: int
+    outcome: Outcome | None
+    generation_id: UUID | None
+    refunded: bool
 
 
 class RegistryClient:
@@ -79,7 +97,9 @@ class RegistryClient:
 
     async def resolve_page(self, ask: Ask) -> ResolvedPage:
         request = registry_pb2.ResolvePageRequest(
-            owner=registry_pb2.Owner(user_id=ask.user_id), page=ask.page
+            owner=registry_pb2.Owner(user_id=ask.user_id),
+            page=ask.page,
+            neighbours=CONTEXT_NEIGHBOURS,
         )
         if ask.file_id is not None:
             request.file_id = str(ask.file_id)
@@ -92,7 +112,19 @@ class RegistryClient:
             page=page.page,
             effective_mode=_MODES[page.effective_mode],
             images_count=page.images_count,
+            context_fingerprint=page.context_fingerprint,
         )
+
+    async def watch_revocations(self) -> AsyncIterator[Sequence[str]]:
+        """Documents that lose a reference, as it happens; empty while nothing does."""
+        request = registry_pb2.WatchRevocationsRequest()
+        call = self._stub.WatchRevocations(request, timeout=WATCH_SECONDS)
+        try:
+            with calling("registry"):
+                async for message in call:
+                    yield message.pdf_hashes
+        finally:
+            call.cancel()
 
 
 class QuotaClient:
@@ -104,8 +136,15 @@ class QuotaClient:
         self._refunds = Batcher(self.refund_many)
 
     async def admit(
-        self, ask: Ask, page: ResolvedPage, *, outcome: Outcome, generation_id: UUID | None
+        self,
+        ask: Ask,
+        page: ResolvedPage,
+        *,
+        scope: str,
+        outcome: Outcome,
+        generation_id: UUID | None,
     ) -> Admission:
+        """Charge for an outcome in a scope; Quota refuses if the user wants the other scope."""
         return await self._admissions.submit(
             quota_pb2.AdmitRequest(
                 request_id=str(ask.request_id),
@@ -119,6 +158,7 @@ class QuotaClient:
                     locale=ask.locale,
                     effective_mode=_MODE_VALUES[page.effective_mode],
                 ),
+                expected_share_to_cache=scope == SHARED_SCOPE,
             )
         )
 
@@ -131,6 +171,10 @@ class QuotaClient:
         with calling("quota"):
             response = await self._stub.Refund(request, timeout=REFUND_SECONDS)
         return [_receipt(item.receipt) for item in response.items]
+
+    async def read_charge(self, request_id: UUID, user_id: str) -> Charge | None:
+        """What was charged for a request of this user; None when nothing was."""
+        raise DependencyDown("no ledger yet")
 
     async def _admit_many(self, requests: Sequence[quota_pb2.AdmitRequest]) -> list[Admission]:
         with calling("quota"):
@@ -163,6 +207,7 @@ def _admission(response: quota_pb2.AdmitResponse) -> Admission:
         ),
         outcome=_OUTCOMES.get(response.outcome),
         generation_id=UUID(response.generation_id) if response.generation_id else None,
+        shares=response.share_to_cache,
     )
 
 

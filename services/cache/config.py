@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from services.cache.domain import Clocks
+from services.cache.job_domain import Clocks
 from services.runtime.settings import ExplanationSettings, ServiceSettings
 
 
@@ -18,6 +18,14 @@ class Config(ServiceSettings):
     backoff_seconds: tuple[float, ...] = Field(default=(60, 300), min_length=1)
     backoff_jitter_seconds: float = Field(default=30, ge=0)
     queue_wait_seconds: float = Field(default=3600, gt=0)
+    # Who has waited this long goes first, whatever the lane.
+    ageing_seconds: float = Field(default=300, gt=0)
+    # How long a page that failed for good is not tried again.
+    remember_failure_seconds: float = Field(default=600, ge=0)
+    # Failed and retired generations and settled requests; longer than any client retries.
+    retention_days: float = Field(default=30, ge=1)
+    # Ready results kept in memory.
+    memory_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
     hold_seconds: float = Field(default=5, gt=0)
     intent_seconds: float = Field(default=60, gt=0)
     sweep_seconds: float = Field(default=60, gt=0)
@@ -28,6 +36,9 @@ class Config(ServiceSettings):
         return Clocks(
             lease=timedelta(seconds=self.lease_seconds),
             queue_wait=timedelta(seconds=self.queue_wait_seconds),
+            ageing=timedelta(seconds=self.ageing_seconds),
+            remember_failure=timedelta(seconds=self.remember_failure_seconds),
+            retention=timedelta(days=self.retention_days),
             hold=timedelta(seconds=self.hold_seconds),
             intent=timedelta(seconds=self.intent_seconds),
             max_attempts=self.max_attempts,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from uuid import UUID
 
 from services.runtime.errors import AlreadyExists, Conflict, DependencyDown, NotFound
@@ -11,13 +11,10 @@ LOCALES = ("en", "zh-Hans")
 PAGE_EXPLANATION = "page_explanation"
 SHARED_SCOPE = "shared"
 
-# How long one attempt may take: a base (with one chunk of text), more for every image, and a cap.
-ATTEMPT_BASE = timedelta(seconds=60 + 15)
-ATTEMPT_PER_IMAGE = timedelta(seconds=25)
-ATTEMPT_CAP = timedelta(seconds=300)
 
-# No provider makes a reader wait longer than this.
-RETRY_AFTER_CAP = timedelta(hours=1)
+def scope_of(user_id: str, *, shares: bool) -> str:
+    """Whose results these are: everybody's, or this user's alone."""
+    return SHARED_SCOPE if shares else f"user:{user_id}"
 
 
 class Status(StrEnum):
@@ -31,6 +28,13 @@ class Outcome(StrEnum):
     JOINED = "joined"
     CACHED = "cached"
     REPLAYED = "replayed"
+
+
+class Lane(IntEnum):
+    """Work that somebody waits for goes before work that nobody does."""
+
+    INTERACTIVE = 0
+    BACKGROUND = 1
 
 
 class RequestState(StrEnum):
@@ -47,6 +51,12 @@ class GenerationNotFound(NotFound):
     """There is no such generation, as far as this user may know."""
 
     reason = "GENERATION_NOT_FOUND"
+
+
+class RequestNotFound(NotFound):
+    """There is no such request, as far as this user may know."""
+
+    reason = "REQUEST_NOT_FOUND"
 
 
 class RequestIdReused(AlreadyExists):
@@ -81,6 +91,12 @@ class Ask:
     pdf_hash: str | None
     page: int
     locale: str
+    # The id was made here a moment ago, so nobody can have used it before.
+    id_is_new: bool = False
+    # Nobody is waiting for it.
+    background: bool = False
+    # An older version may be shown while a new one is made.
+    allow_stale: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +107,8 @@ class ResolvedPage:
     page: int
     effective_mode: str
     images_count: int
+    # Everything a model sees of the page and its neighbours; empty when that is not known.
+    context_fingerprint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +153,11 @@ class Generation:
     stickers: tuple[Sticker, ...]
     error_reason: str | None
     error_message: str | None
+    lane: Lane = Lane.INTERACTIVE
+
+    @property
+    def is_private(self) -> bool:
+        return self.key.scope != SHARED_SCOPE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +181,8 @@ class Request:
     nonce: UUID
     outcome: Outcome
     generation_id: UUID | None
+    scope: str
+    background: bool
 
     def is_for(self, ask: Ask, page: ResolvedPage) -> bool:
         asked = (ask.user_id, page.pdf_hash, page.page, ask.locale)
@@ -187,71 +212,50 @@ class Attached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lease:
-    """A worker's fenced right to one attempt."""
+class Selection:
+    """Which generations an admin, or the Registry, wants out of service; None matches all."""
 
-    generation_id: UUID
+    pdf_hash: str | None = None
+    page: int | None = None
+    prompt_version: str | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invalidated:
+    """How many ready results were retired and how many running generations ended."""
+
+    retired: int
+    failed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFailure:
+    """How one attempt at a generation failed."""
+
     attempt: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A leased generation, as its worker needs it."""
-
-    lease: Lease
-    key: Key
-    images_count: int
-    created_at: datetime
-    leased_until: datetime
-    deadline_at: datetime
-    time_left: timedelta
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """How far an attempt has come; no stage leaves it as it was."""
-
-    lease: Lease
-    stage: str | None = None
-    done: int = 0
-    total: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """Why an attempt failed, and whether another may help."""
-
-    lease: Lease
     reason: str
     message: str
-    permanent: bool
-    retry_after: timedelta = timedelta()
-
-
-class Verdict(StrEnum):
-    ACCEPTED = "accepted"
-    LEASE_LOST = "lease_lost"
-    RETRYING = "retrying"
+    failed_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clocks:
-    """The separate clocks of SPEC 5.5; the deadline of an attempt is counted from its lease."""
+class GenerationClocks:
+    """The clocks of a generation under way; None where one does not run."""
 
-    lease: timedelta
-    queue_wait: timedelta
-    # How long a call may take to turn its intent into a waiter before another may go on with it.
-    hold: timedelta
-    # How old an intent may grow before the sweep gives it up.
-    intent: timedelta
-    max_attempts: int
-    backoff: tuple[timedelta, ...]
-    jitter: timedelta
+    run_after: datetime | None
+    leased_until: datetime | None
+    deadline_at: datetime | None
+    # Attempts made in earnest.
+    tried: int
 
-    def retry_delay(self, failure: Failure, *, spread: float) -> timedelta | None:
-        """How long until the next attempt; None when there is none. `spread` is 0 to 1."""
-        attempt = failure.lease.attempt
-        if failure.permanent or attempt >= self.max_attempts:
-            return None
-        delay = self.backoff[min(attempt, len(self.backoff)) - 1] + self.jitter * spread
-        return max(delay, min(failure.retry_after, RETRY_AFTER_CAP))
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRecord:
+    """Everything the Cache has on record about a request."""
+
+    request: Request
+    units: int | None
+    refund_due: bool
+    created_at: datetime
+    updated_at: datetime

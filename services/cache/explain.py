@@ -7,27 +7,21 @@ and refunds, and every refund that becomes due is written in the transaction tha
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 import structlog
 
-from services.cache.clients import (
-    Admission,
-    Decision,
-    Limit,
-    QuotaClient,
-    Receipt,
-    RegistryClient,
-)
+from services.cache.clients import Admission, Decision, Limit, QuotaClient, Receipt
 from services.cache.domain import (
     PAGE_EXPLANATION,
-    SHARED_SCOPE,
     Ask,
     Attached,
     Generation,
     GenerationNotFound,
     Key,
+    Lane,
     Outcome,
     Queue,
     Request,
@@ -37,11 +31,16 @@ from services.cache.domain import (
     RequestState,
     ResolvedPage,
     Status,
+    Sticker,
+    scope_of,
 )
 from services.cache.generation_store import GenerationStore
+from services.cache.job_domain import Clocks
+from services.cache.memory import ReadyMemory, ReadyResult, ShareMemory
 from services.cache.queue import JobBell, Pace
-from services.cache.refusals import Refused, dead, require_admitted, reused
+from services.cache.refusals import PreferenceChanged, Refused, dead, require_admitted, reused
 from services.cache.request_store import RequestStore
+from services.cache.resolve import ResolvePage
 from services.runtime.errors import DependencyDown, GlossaError
 from services.runtime.settings import ExplanationSettings
 
@@ -50,18 +49,28 @@ log = structlog.get_logger()
 # How long a call waits for another one that serves the same request_id.
 WAIT_FOR_TWIN_SECONDS = 2.0
 TWIN_POLL_SECONDS = 0.02
+# A user may change the mind while we look; nobody changes it every millisecond.
+MOST_SCOPES_TRIED = 3
+
+# Stickers as they go over the wire.
+Prepare = Callable[[Sequence[Sticker]], bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the caller is told."""
+    """What the caller is told; `stickers` are prepared for the wire."""
 
     request_id: UUID
-    generation: Generation
+    generation_id: UUID
+    status: Status
+    model: str
     outcome: Outcome
     receipt: Receipt
     limits: tuple[Limit, ...]
     queue: Queue
+    stickers: bytes = b""
+    stale: bool = False
+    error: tuple[str, str] | None = None
 
 
 class ExplainPage:
@@ -70,47 +79,98 @@ class ExplainPage:
     def __init__(
         self,
         *,
-        registry: RegistryClient,
+        pages: ResolvePage,
         quota: QuotaClient,
         requests: RequestStore,
         generations: GenerationStore,
+        ready: ReadyMemory,
+        shares: ShareMemory,
+        prepare: Prepare,
         bell: JobBell,
         pace: Pace,
+        clocks: Clocks,
         settings: ExplanationSettings,
     ) -> None:
-        self._registry = registry
+        self._pages = pages
         self._quota = quota
         self._requests = requests
         self._generations = generations
+        self._ready = ready
+        self._shares = shares
+        self._prepare = prepare
         self._bell = bell
         self._pace = pace
+        self._clocks = clocks
         self._settings = settings
 
     async def explain(self, ask: Ask) -> Answer:
-        page = await self._registry.resolve_page(ask)
-        if await self._requests.read_request(ask.request_id) is not None:
-            return await self._answer_again(ask, page)
-        generation = await self._generations.find_live(self._key(ask, page))
-        if generation is not None and generation.status is Status.READY:
-            return await self._serve_cached(ask, page, generation)
-        return await self._start_or_join(ask, page, generation)
+        page = await self._pages.resolve(ask)
+        for _ in range(MOST_SCOPES_TRIED):
+            shares = self._shares.shares(ask.user_id)
+            try:
+                return await self._explain_in(scope_of(ask.user_id, shares=shares), ask, page)
+            except PreferenceChanged as changed:
+                self._shares.learn(ask.user_id, shares=changed.shares)
+        raise RequestInProgress
 
-    async def _serve_cached(self, ask: Ask, page: ResolvedPage, generation: Generation) -> Answer:
+    async def _explain_in(self, scope: str, ask: Ask, page: ResolvedPage) -> Answer:
+        if not ask.id_is_new and await self._requests.read_request(ask.request_id) is not None:
+            return await self._answer_again(ask, page)
+        key = self._key(ask, page, scope)
+        if (result := self._ready.get(key)) is not None:
+            return await self._serve_cached(ask, page, scope, result)
+        generation = await self._find(key, page)
+        if generation is None:
+            return await self._start_unless_hopeless(ask, page, key)
+        if generation.status is Status.READY:
+            return await self._serve_cached(ask, page, scope, self._remember(generation))
+        return await self._start_or_join(ask, page, scope, generation)
+
+    async def _find(self, key: Key, page: ResolvedPage) -> Generation | None:
+        """The live generation of this page, or the result of the same page in another file."""
+        generation = await self._generations.find_live(key)
+        if generation is None:
+            generation = await self._generations.adopt_twin(key, page.context_fingerprint)
+        return generation
+
+    async def _serve_cached(
+        self, ask: Ask, page: ResolvedPage, scope: str, result: ReadyResult
+    ) -> Answer:
         """A ready result needs no intent: the charge names it, and whoever paid can fetch it."""
         admission = await self._quota.admit(
-            ask, page, outcome=Outcome.CACHED, generation_id=generation.generation_id
+            ask, page, scope=scope, outcome=Outcome.CACHED, generation_id=result.generation_id
         )
         require_admitted(ask, admission)
         if admission.decision is Decision.REPLAYED:
-            return await self._answer_from_ledger(ask, admission, generation)
-        return await self._answer(ask, generation, Outcome.CACHED, admission)
+            return await self._answer_from_ledger(ask, admission, result.generation_id)
+        return Answer(
+            request_id=ask.request_id,
+            generation_id=result.generation_id,
+            status=Status.READY,
+            model=result.model,
+            outcome=Outcome.CACHED,
+            receipt=admission.receipt,
+            limits=admission.limits,
+            queue=Queue(),
+            stickers=result.stickers,
+        )
+
+    async def _start_unless_hopeless(self, ask: Ask, page: ResolvedPage, key: Key) -> Answer:
+        failed = await self._generations.find_remembered_failure(key, self._clocks.remember_failure)
+        if failed is None:
+            return await self._start_or_join(ask, page, key.scope, None)
+        # Nothing is bought, so nothing is charged and the request_id is not used up.
+        return await self._answer(
+            ask, failed, Outcome.CACHED, Admission(decision=Decision.ADMITTED)
+        )
 
     async def _start_or_join(
-        self, ask: Ask, page: ResolvedPage, generation: Generation | None
+        self, ask: Ask, page: ResolvedPage, scope: str, generation: Generation | None
     ) -> Answer:
         request = await self._requests.open_intent(
             ask,
             page,
+            scope=scope,
             outcome=Outcome.JOINED if generation else Outcome.GENERATED,
             generation_id=generation.generation_id if generation else None,
         )
@@ -118,7 +178,7 @@ class ExplainPage:
             return await self._answer_again(ask, page)
         try:
             return await self._charge_and_attach(ask, page, request)
-        except (Refused, RequestIdReused, RequestIdDead):
+        except (Refused, RequestIdReused, RequestIdDead, PreferenceChanged):
             # Nobody else has charged under this intent, so it may vanish without a trace.
             await self._requests.drop_intent(request.request_id, request.nonce)
             raise
@@ -132,8 +192,8 @@ class ExplainPage:
         attached = await self._requests.attach(
             request.request_id,
             nonce=request.nonce,
-            key=self._key(ask, page),
-            images_count=page.images_count,
+            key=self._key(ask, page, request.scope),
+            page=page,
             units=admission.receipt.units,
         )
         if attached is None:  # we took too long, and somebody has gone on with it
@@ -143,7 +203,11 @@ class ExplainPage:
     async def _charge(self, ask: Ask, page: ResolvedPage, request: Request) -> Admission:
         try:
             admission = await self._quota.admit(
-                ask, page, outcome=request.outcome, generation_id=request.generation_id
+                ask,
+                page,
+                scope=request.scope,
+                outcome=request.outcome,
+                generation_id=request.generation_id,
             )
         except DependencyDown:
             # The charge may have landed: the intent stays, for a retry or for the sweep to undo.
@@ -155,11 +219,19 @@ class ExplainPage:
     async def _answer_attached(self, ask: Ask, attached: Attached, admission: Admission) -> Answer:
         if attached.created:
             self._bell.ring()
+        elif attached.generation.status is Status.GENERATING:
+            await self._note_joined(ask, attached.generation)
         receipt = admission.receipt
         if attached.refund is not None:
             receipt = await self._settle_now(attached, receipt)
         answer = await self._answer(ask, attached.generation, attached.outcome, admission)
         return replace(answer, receipt=receipt)
+
+    async def _note_joined(self, ask: Ask, generation: Generation) -> None:
+        log.info("lock_skipped_duplicate", generation=str(generation.generation_id))
+        if generation.lane is Lane.BACKGROUND and not ask.background:
+            await self._requests.lift(generation.generation_id)
+            self._bell.ring()
 
     async def _settle_now(self, attached: Attached, receipt: Receipt) -> Receipt:
         """Deliver the refund before answering, so that the receipt is right, or let the relay."""
@@ -193,6 +265,11 @@ class ExplainPage:
     async def _go_on_with(self, ask: Ask, page: ResolvedPage, taken: Request) -> Answer:
         try:
             return await self._charge_and_attach(ask, page, taken)
+        except PreferenceChanged:
+            # Whether its former holder was charged in the other scope is not known: the sweep
+            # undoes it.
+            await self._requests.give_up_intent(taken.request_id, taken.nonce)
+            raise RequestInProgress from None
         except (Refused, RequestIdReused, RequestIdDead):
             # It stays, for a charge of its former holder may still land; but nobody holds it now.
             await self._requests.give_up_intent(taken.request_id, taken.nonce)
@@ -212,18 +289,23 @@ class ExplainPage:
         """What was paid, from the ledger; what is paid for can be read even while Quota is away."""
         try:
             return await self._quota.admit(
-                ask, page, outcome=request.outcome, generation_id=request.generation_id
+                ask,
+                page,
+                scope=request.scope,
+                outcome=request.outcome,
+                generation_id=request.generation_id,
             )
         except DependencyDown:
             return Admission(decision=Decision.REPLAYED)
 
     async def _answer_from_ledger(
-        self, ask: Ask, admission: Admission, current: Generation | None
+        self, ask: Ask, admission: Admission, current: UUID | None
     ) -> Answer:
         """A replayed hit: the generation that was paid for, if it is still there."""
-        paid = admission.generation_id
-        generation = await self._generations.read_generation(paid) if paid else None
-        generation = generation or current
+        generation = None
+        for generation_id in (admission.generation_id, current):
+            if generation is None and generation_id is not None:
+                generation = await self._generations.read_generation(generation_id)
         if generation is None:
             raise GenerationNotFound("the explanation that was paid for is no longer kept")
         return await self._answer(ask, generation, Outcome.REPLAYED, admission)
@@ -232,20 +314,39 @@ class ExplainPage:
         self, ask: Ask, generation: Generation, outcome: Outcome, admission: Admission
     ) -> Answer:
         queue = Queue()
+        shown: Generation | None = generation
         if generation.status is Status.GENERATING:
             queue = await self._generations.read_queue(
                 generation.generation_id, seconds_each=self._pace.seconds
             )
+            shown = await self._generations.find_stale(generation.key) if ask.allow_stale else None
+        failed = generation.status is Status.FAILED
         return Answer(
             request_id=ask.request_id,
-            generation=generation,
+            generation_id=generation.generation_id,
+            status=generation.status,
+            model=generation.key.model,
             outcome=outcome,
             receipt=admission.receipt,
             limits=admission.limits,
+            stickers=self._prepare(shown.stickers) if shown else b"",
+            stale=shown is not None and shown is not generation,
+            error=(generation.error_reason or "", generation.error_message or "")
+            if failed
+            else None,
             queue=queue,
         )
 
-    def _key(self, ask: Ask, page: ResolvedPage) -> Key:
+    def _remember(self, generation: Generation) -> ReadyResult:
+        result = ReadyResult(
+            generation_id=generation.generation_id,
+            model=generation.key.model,
+            stickers=self._prepare(generation.stickers),
+        )
+        self._ready.add(generation.key, result)
+        return result
+
+    def _key(self, ask: Ask, page: ResolvedPage, scope: str) -> Key:
         return Key(
             kind=PAGE_EXPLANATION,
             pdf_hash=page.pdf_hash,
@@ -254,5 +355,5 @@ class ExplainPage:
             locale=ask.locale,
             effective_mode=page.effective_mode,
             model=self._settings.model_name,
-            scope=SHARED_SCOPE,
+            scope=scope,
         )

@@ -1,21 +1,39 @@
 """CacheService as gRPC sees it: check, call, render; decides nothing."""
 
+import re
+from datetime import timedelta
 from uuid import uuid4
 
 from glossa.cache.v1 import cache_pb2 as pb
 from glossa.cache.v1.cache_pb2_grpc import CacheServiceServicer
 from glossa.quota.v1 import quota_pb2
 
+from services.cache.canonical import response_key
 from services.cache.clients import Limit
-from services.cache.domain import LOCALES, Ask, Status
+from services.cache.describe import DescribeRequest
+from services.cache.domain import LOCALES, Ask, Selection
 from services.cache.explain import Answer, ExplainPage
 from services.cache.inspect import InspectGeneration
+from services.cache.invalidate import InvalidateGenerations
 from services.cache.refusals import Refused
-from services.cache.wire import STATUSES, render_error, render_generation, render_sticker
+from services.cache.response_store import ResponseStore
+from services.cache.wire import STATUSES, parse_struct, render_generation, render_story
 from services.runtime.auth import allow, current_caller, require_user
 from services.runtime.interceptors import Context
-from services.runtime.validation import parse_identity, parse_pdf_hash, parse_uuid, require
+from services.runtime.validation import (
+    parse_identity,
+    parse_pdf_hash,
+    parse_text,
+    parse_uuid,
+    require,
+)
 
+INVALIDATED = "INVALIDATED"
+_REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+MOST_NAME = 128
+MOST_RESPONSE_BYTES = 1 << 20
+DEFAULT_TTL = timedelta(hours=1)
+MOST_TTL = timedelta(days=30)
 # The tier that warns and never blocks.
 SOFT_TIER = "soft"
 
@@ -23,9 +41,20 @@ SOFT_TIER = "soft"
 class CacheHandler(CacheServiceServicer):
     """Speaks protobuf for callers."""
 
-    def __init__(self, explain: ExplainPage, inspect: InspectGeneration) -> None:
+    def __init__(
+        self,
+        *,
+        explain: ExplainPage,
+        inspect: InspectGeneration,
+        describe: DescribeRequest,
+        invalidate: InvalidateGenerations,
+        responses: ResponseStore,
+    ) -> None:
         self._explain = explain
         self._inspect = inspect
+        self._describe = describe
+        self._invalidate = invalidate
+        self._responses = responses
 
     @allow("gateway", "admin", "user")
     async def ExplainPage(
@@ -48,11 +77,72 @@ class CacheHandler(CacheServiceServicer):
         generation, queue = await self._inspect.read(generation_id, user_id)
         return pb.GetGenerationResponse(generation=render_generation(generation, queue))
 
+    @allow("gateway", "admin", "user")
+    async def DescribeRequest(
+        self, request: pb.DescribeRequestRequest, context: Context
+    ) -> pb.DescribeRequestResponse:
+        request_id = parse_uuid("request_id", request.request_id)
+        story = await self._describe.describe(request_id, _reader(request.user_id))
+        return render_story(story)
+
     @allow("admin", "registry")
     async def InvalidateGenerations(
         self, request: pb.InvalidateGenerationsRequest, context: Context
     ) -> pb.InvalidateGenerationsResponse:
-        raise NotImplementedError
+        chosen = _selection(request)
+        reason = request.reason or INVALIDATED
+        require(_REASON.fullmatch(reason) is not None, "reason", "must be UPPER_SNAKE, 64 at most")
+        if request.dry_run:
+            done = await self._invalidate.count(chosen)
+        else:
+            done = await self._invalidate.invalidate(chosen, reason)
+        return pb.InvalidateGenerationsResponse(retired=done.retired, failed=done.failed)
+
+    @allow("gateway", "worker", "admin")
+    async def LookupResponse(
+        self, request: pb.LookupResponseRequest, context: Context
+    ) -> pb.LookupResponseResponse:
+        cache_key = _response_key(request)
+        found = await self._responses.hit_response(cache_key)
+        if found is None:
+            return pb.LookupResponseResponse(cache_key=cache_key)
+        answer = pb.LookupResponseResponse(
+            hit=True, response=found.response, cache_key=cache_key, hit_count=found.hit_count
+        )
+        answer.expires_at.FromDatetime(found.expires_at)
+        return answer
+
+    @allow("gateway", "worker", "admin")
+    async def StoreResponse(
+        self, request: pb.StoreResponseRequest, context: Context
+    ) -> pb.StoreResponseResponse:
+        cache_key = _response_key(request)
+        fits = len(request.response) <= MOST_RESPONSE_BYTES
+        require(fits, "response", "must be at most 1 MiB")
+        expires_at = await self._responses.store_response(
+            cache_key,
+            operation=request.operation,
+            scope=request.scope,
+            response=request.response,
+            ttl=_ttl(request),
+        )
+        answer = pb.StoreResponseResponse(cache_key=cache_key)
+        answer.expires_at.FromDatetime(expires_at)
+        return answer
+
+    @allow("gateway", "worker", "admin")
+    async def InvalidateResponses(
+        self, request: pb.InvalidateResponsesRequest, context: Context
+    ) -> pb.InvalidateResponsesResponse:
+        one_input = request.HasField("input")
+        scope = request.scope if request.HasField("scope") else None
+        cache_key = _response_key(request)
+        deleted = await self._responses.delete_responses(
+            request.operation,
+            scope=None if one_input else scope,
+            cache_key=cache_key if one_input else None,
+        )
+        return pb.InvalidateResponsesResponse(deleted=deleted)
 
 
 def _ask(request: pb.ExplainPageRequest) -> Ask:
@@ -63,14 +153,51 @@ def _ask(request: pb.ExplainPageRequest) -> Ask:
     require(request.page >= 1, "page", "must be at least 1")
     require(request.locale in LOCALES, "locale", f"must be one of {', '.join(LOCALES)}")
     by_file = target == "file_id"
+    id_is_new = not request.request_id
     return Ask(
-        request_id=parse_uuid("request_id", request.request_id) if request.request_id else uuid4(),
+        request_id=uuid4() if id_is_new else parse_uuid("request_id", request.request_id),
+        id_is_new=id_is_new,
         user_id=user_id,
         file_id=parse_uuid("file_id", request.file_id) if by_file else None,
         pdf_hash=None if by_file else parse_pdf_hash("pdf_hash", request.pdf_hash),
         page=request.page,
         locale=request.locale,
+        background=request.background,
+        allow_stale=request.allow_stale,
     )
+
+
+def _selection(request: pb.InvalidateGenerationsRequest) -> Selection:
+    some = request.pdf_hash or request.prompt_version or request.kind
+    require(bool(some), "pdf_hash", "or prompt_version or kind must be set: nothing selects all")
+    require(request.page >= 0, "page", "must be at least 1, or 0 for every page")
+    require(not request.page or bool(request.pdf_hash), "page", "needs a pdf_hash")
+    return Selection(
+        pdf_hash=parse_pdf_hash("pdf_hash", request.pdf_hash) if request.pdf_hash else None,
+        page=request.page or None,
+        prompt_version=_word("prompt_version", request.prompt_version),
+        kind=_word("kind", request.kind),
+    )
+
+
+def _word(field: str, value: str) -> str | None:
+    return parse_text(field, value, most=64) if value else None
+
+
+def _response_key(
+    request: pb.LookupResponseRequest | pb.StoreResponseRequest | pb.InvalidateResponsesRequest,
+) -> str:
+    parse_text("operation", request.operation, most=MOST_NAME)
+    parse_text("scope", request.scope, least=0, most=MOST_NAME)
+    return response_key(request.operation, parse_struct(request.input), request.scope)
+
+
+def _ttl(request: pb.StoreResponseRequest) -> timedelta:
+    if not request.HasField("ttl"):
+        return DEFAULT_TTL
+    in_range = 1 <= request.ttl.seconds <= MOST_TTL.total_seconds()
+    require(in_range, "ttl", "must be 1 second to 30 days")
+    return request.ttl.ToTimedelta()
 
 
 def _reader(user_id: str) -> str | None:
@@ -83,24 +210,24 @@ def _reader(user_id: str) -> str | None:
 
 
 def _explain_response(answer: Answer) -> pb.ExplainPageResponse:
-    generation = answer.generation
     response = pb.ExplainPageResponse(
         request_id=str(answer.request_id),
-        generation_id=str(generation.generation_id),
+        generation_id=str(answer.generation_id),
         outcome=quota_pb2.Outcome.Value(f"OUTCOME_{answer.outcome.upper()}"),
-        status=STATUSES[generation.status],
-        stickers=[render_sticker(sticker) for sticker in generation.stickers],
+        status=STATUSES[answer.status],
         receipt=quota_pb2.Receipt(
             units=answer.receipt.units, remaining_units=answer.receipt.remaining_units
         ),
         limits=[_limit(limit) for limit in answer.limits],
         queue_position=answer.queue.position,
-        model=generation.key.model,
+        model=answer.model,
+        stale=answer.stale,
     )
+    response.MergeFromString(answer.stickers)
     if answer.queue.position:
         response.estimated_wait.FromTimedelta(answer.queue.estimated_wait)
-    if generation.status is Status.FAILED:
-        response.error.CopyFrom(render_error(generation))
+    if answer.error is not None:
+        response.error.reason, response.error.message = answer.error
     return response
 
 

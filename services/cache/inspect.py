@@ -2,11 +2,11 @@
 
 from uuid import UUID, uuid4
 
-from services.cache.clients import RegistryClient
-from services.cache.domain import Ask, Generation, GenerationNotFound, Queue, Status
+from services.cache.domain import Ask, Generation, GenerationNotFound, Queue, Status, scope_of
 from services.cache.generation_store import GenerationStore
 from services.cache.queue import Pace
 from services.cache.request_store import RequestStore
+from services.cache.resolve import ResolvePage
 from services.runtime.errors import RelayedError
 
 
@@ -16,12 +16,12 @@ class InspectGeneration:
     def __init__(
         self,
         *,
-        registry: RegistryClient,
+        pages: ResolvePage,
         requests: RequestStore,
         generations: GenerationStore,
         pace: Pace,
     ) -> None:
-        self._registry = registry
+        self._pages = pages
         self._requests = requests
         self._generations = generations
         self._pace = pace
@@ -41,6 +41,8 @@ class InspectGeneration:
     async def _may_see(self, generation: Generation, user_id: str | None) -> bool:
         if user_id is None:
             return True
+        if generation.is_private:
+            return generation.key.scope == scope_of(user_id, shares=False)
         if await self._requests.has_asked(generation.generation_id, user_id):
             return True
         return await self._holds(generation, user_id)
@@ -56,7 +58,7 @@ class InspectGeneration:
             locale=generation.key.locale,
         )
         try:
-            await self._registry.resolve_page(ask)
+            await self._pages.resolve(ask)
         except RelayedError as error:
             if error.code in {"NOT_FOUND", "INVALID_ARGUMENT"}:
                 return False

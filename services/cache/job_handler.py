@@ -1,16 +1,18 @@
 """JobService as gRPC sees it: hands jobs to workers and takes their results."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from datetime import timedelta
 
+import structlog
 from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1 import jobs_pb2 as pb
 from glossa.cache.v1.jobs_pb2_grpc import JobServiceServicer
 from prometheus_client import Counter
 
-from services.cache.domain import Failure, Job, Lease, Progress, Sticker, Verdict
+from services.cache.domain import Sticker
+from services.cache.job_domain import Failure, Job, Lease, Progress, Verdict
 from services.cache.job_store import JobStore
 from services.cache.queue import JobBell, Pace
 from services.cache.wire import MAX_STICKERS, MODES, parse_sticker
@@ -18,8 +20,11 @@ from services.runtime.auth import allow
 from services.runtime.interceptors import Context
 from services.runtime.validation import parse_text, parse_uuid, require
 
+log = structlog.get_logger()
+
 MAX_CREDITS = 100
 MAX_BATCH = 500
+MAX_CHUNKS = 1000
 MAX_RETRY_AFTER_SECONDS = 86_400
 
 LEASES_LOST = Counter(
@@ -64,9 +69,11 @@ class JobHandler(JobServiceServicer):
             worker = _LeaseStream(woken)
             reading = asyncio.create_task(worker.read(request_iterator))
             try:
-                while not (worker.ended or self._bell.draining):
-                    for job in await self._lease(worker):
-                        yield pb.LeaseJobsResponse(job=_render_job(job))
+                while not (worker.done or self._bell.draining):
+                    # Closed here and now: what was not taken is given back at once.
+                    async with aclosing(self._lease(worker)) as jobs:
+                        async for job in jobs:
+                            yield pb.LeaseJobsResponse(job=_render_job(job))
                     await worker.wait(self._poll_seconds)
                 if reading.done():
                     reading.result()  # a bad message from the worker is told to it
@@ -83,7 +90,12 @@ class JobHandler(JobServiceServicer):
         ]
         kept, lost = await self._store.renew_leases(renewals)
         LEASES_LOST.labels("renew").inc(lost)
-        return pb.RenewLeasesResponse(kept=[str(generation_id) for generation_id in kept])
+        if kept:
+            log.debug("heartbeat_extended", generations=_names(one.lease for one in kept))
+        response = pb.RenewLeasesResponse(kept=[str(one.lease.generation_id) for one in kept])
+        for one in kept:
+            response.time_left.add().FromTimedelta(one.time_left)
+        return response
 
     @allow("worker")
     async def CompleteJobs(
@@ -91,28 +103,63 @@ class JobHandler(JobServiceServicer):
     ) -> pb.CompleteJobsResponse:
         _require_worker(request.worker_id, len(request.items), "items")
         results = [_result(item, f"items[{index}]") for index, item in enumerate(request.items)]
-        verdicts = []
-        for lease, stickers in results:
-            seconds = await self._store.complete_job(lease, stickers)
-            if seconds is not None:
-                self._pace.add(seconds)
-            verdicts.append(Verdict.LEASE_LOST if seconds is None else Verdict.ACCEPTED)
+        accepted = await self._store.complete_jobs(dict(reversed(results)))
+        for seconds in accepted.values():
+            self._pace.add(seconds)
+        _log_released(accepted, "ready")
+        verdicts = _verdicts([lease for lease, _ in results], set(accepted))
         return pb.CompleteJobsResponse(verdicts=_render_verdicts(verdicts, "complete"))
 
     @allow("worker")
     async def FailJobs(self, request: pb.FailJobsRequest, context: Context) -> pb.FailJobsResponse:
         _require_worker(request.worker_id, len(request.items), "items")
         failures = [_failure(item, f"items[{index}]") for index, item in enumerate(request.items)]
-        verdicts = [await self._store.fail_job(failure) for failure in failures]
+        verdicts = []
+        for failure in failures:
+            verdict = await self._store.fail_job(failure)
+            verdicts.append(verdict)
+            if verdict is not Verdict.LEASE_LOST:
+                status = "retrying" if verdict is Verdict.RETRYING else "failed"
+                _log_released([failure.lease], status)
         self._relay_wake()
         return pb.FailJobsResponse(verdicts=_render_verdicts(verdicts, "fail"))
 
-    async def _lease(self, worker: "_LeaseStream") -> list[Job]:
+    @allow("worker")
+    async def ReleaseJobs(
+        self, request: pb.ReleaseJobsRequest, context: Context
+    ) -> pb.ReleaseJobsResponse:
+        _require_worker(request.worker_id, len(request.leases), "leases")
+        leases = [_lease(lease, f"leases[{index}]") for index, lease in enumerate(request.leases)]
+        released = await self._release(leases)
+        verdicts = _verdicts(leases, released)
+        return pb.ReleaseJobsResponse(verdicts=_render_verdicts(verdicts, "release"))
+
+    async def _lease(self, worker: "_LeaseStream") -> AsyncGenerator[Job, None]:
+        """Jobs for a worker; those it does not take, because it goes, are given back."""
         if worker.credits == 0:
-            return []
+            return
         jobs = await self._store.lease_jobs(worker.worker_id, min(worker.credits, MAX_CREDITS))
+        if jobs:
+            names = _names(job.lease for job in jobs)
+            log.info("lock_acquired", generations=names, worker=worker.worker_id)
         worker.credits -= len(jobs)
-        return jobs
+        worker.found_nothing = not jobs
+        handed = 0
+        try:
+            for job in jobs:
+                yield job
+                handed += 1
+        finally:
+            # The one that was on its way may have arrived: its lease decides.
+            if left := [job.lease for job in jobs[handed + 1 :]]:
+                await asyncio.shield(self._release(left))
+
+    async def _release(self, leases: Sequence[Lease]) -> set[Lease]:
+        released = await self._store.release_jobs(leases)
+        _log_released(released, "released")
+        if released:
+            self._bell.ring()
+        return released
 
 
 class _LeaseStream:
@@ -123,6 +170,12 @@ class _LeaseStream:
         self.worker_id = ""
         self.credits = 0
         self.ended = False
+        self.until_empty = False
+        self.found_nothing = False
+
+    @property
+    def done(self) -> bool:
+        return self.ended or (self.until_empty and self.found_nothing)
 
     async def read(self, requests: AsyncIterator[pb.LeaseJobsRequest]) -> None:
         try:
@@ -131,6 +184,7 @@ class _LeaseStream:
                 in_range = 0 <= request.credits <= MAX_CREDITS
                 require(in_range, "credits", f"must be 0 to {MAX_CREDITS}")
                 self.worker_id = request.worker_id
+                self.until_empty = request.until_empty
                 self.credits = min(self.credits + request.credits, 10 * MAX_CREDITS)
                 self._woken.set()
         finally:
@@ -139,6 +193,8 @@ class _LeaseStream:
 
     async def wait(self, poll_seconds: float) -> None:
         """Until somebody rings, or long enough to look for work without being told."""
+        if self.done:
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(poll_seconds):
                 await self._woken.wait()
@@ -148,6 +204,24 @@ class _LeaseStream:
 def _require_worker(worker_id: str, size: int, field: str) -> None:
     parse_text("worker_id", worker_id, most=128)
     require(size <= MAX_BATCH, field, f"must hold at most {MAX_BATCH} items")
+
+
+def _verdicts(leases: Sequence[Lease], accepted: set[Lease]) -> list[Verdict]:
+    """One verdict for each, in order; the second of two alike comes too late."""
+    verdicts = []
+    for lease in leases:
+        verdicts.append(Verdict.ACCEPTED if lease in accepted else Verdict.LEASE_LOST)
+        accepted.discard(lease)
+    return verdicts
+
+
+def _names(leases: Iterable[Lease]) -> list[str]:
+    return [f"{lease.generation_id}#{lease.attempt}" for lease in leases]
+
+
+def _log_released(leases: Iterable[Lease], status: str) -> None:
+    if names := _names(leases):
+        log.info("lock_released", generations=names, status=status)
 
 
 def _lease(message: pb.Lease, field: str) -> Lease:
@@ -164,11 +238,13 @@ def _progress(message: pb.LeaseProgress, field: str) -> Progress:
         require(message.stage in _STAGES, f"{field}.stage", "must be a stage of a running attempt")
         stage = _STAGES[message.stage]
     require(0 <= message.done <= message.total, f"{field}.done", "must be 0 to total")
+    require(0 <= message.chunks <= MAX_CHUNKS, f"{field}.chunks", f"must be 0 to {MAX_CHUNKS}")
     return Progress(
         lease=_lease(message.lease, f"{field}.lease"),
         stage=stage,
         done=message.done,
         total=message.total,
+        chunks=message.chunks,
     )
 
 
@@ -210,6 +286,7 @@ def _render_job(job: Job) -> pb.Job:
         prompt_version=job.key.prompt_version,
         model=job.key.model,
         images_count=job.images_count,
+        kind=job.key.kind,
     )
     message.leased_until.FromDatetime(job.leased_until)
     message.deadline_at.FromDatetime(job.deadline_at)

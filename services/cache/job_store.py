@@ -1,38 +1,41 @@
-"""SQL for the job queue: lease, renew, complete, fail, each fenced by its attempt's number."""
+"""SQL for the job queue: lease, renew, complete, fail, release, each fenced by its attempt."""
 
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from uuid import UUID
 
 import asyncpg
 
-from services.cache.domain import (
+from services.cache.domain import Sticker
+from services.cache.generation_store import key_from
+from services.cache.job_domain import (
     ATTEMPT_BASE,
     ATTEMPT_CAP,
+    ATTEMPT_PER_CHUNK,
     ATTEMPT_PER_IMAGE,
     Clocks,
     Failure,
     Job,
+    KeptLease,
     Lease,
     Progress,
-    Sticker,
     Verdict,
 )
-from services.cache.generation_store import key_from
 from services.runtime.database import Connection, Database
 
-# $1 worker, $2 how many, $3 lease, $4 attempts allowed, $5 to $7 the parts of the deadline.
-# SKIP LOCKED lets replicas hand out jobs at once; raising `attempts` fences every older lease.
+# $1 worker, $2 how many, $3 lease, $4 attempts allowed, $5 to $8 the parts of the deadline.
+# Lanes in order, owners in turns. SKIP LOCKED lets replicas hand out jobs at once; raising
+# `attempts` fences every older lease. No indexed column changes: leasing is a HOT update.
 LEASE_JOBS = """
 WITH picked AS (
     SELECT generation_id
     FROM cache.generations
-    WHERE status = 'generating' AND run_after <= now()
+    WHERE status = 'generating' AND turn IS NOT NULL
       AND (leased_until IS NULL OR leased_until < now())
-      AND attempts < $4
-    ORDER BY run_after, generation_id
+      AND attempts - released < $4
+    ORDER BY lane, turn, run_after
     LIMIT $2
     FOR UPDATE SKIP LOCKED
 )
@@ -40,28 +43,50 @@ UPDATE cache.generations AS job
 SET attempts = job.attempts + 1,
     leased_by = $1,
     leased_until = now() + $3::interval,
-    deadline_at = now() + least($5::interval + $6::interval * job.images_count, $7::interval),
+    deadline_at = now() + least(
+        $5::interval + $6::interval * job.images_count + $7::interval * job.chunks, $8::interval
+    ),
     started_at = now(),
     stage = 'reading', done = 0, total = 0
 FROM picked
 WHERE job.generation_id = picked.generation_id
 RETURNING job.generation_id, job.attempts, job.kind, job.pdf_hash, job.page, job.prompt_version,
           job.locale, job.effective_mode, job.model, job.scope, job.images_count, job.created_at,
-          job.leased_until, job.deadline_at, job.deadline_at - now() AS time_left
+          job.leased_until, job.deadline_at, job.deadline_at - now() AS time_left,
+          job.lane, job.turn, job.run_after
 """
 
-# A lease lasts no longer than its attempt. No indexed column changes: heartbeats are HOT updates.
+# A lease lasts no longer than its attempt, and more chunks than expected make the attempt longer.
+# No indexed column changes: heartbeats are HOT updates. Locked in the order of ids, so that two
+# batches with the same jobs do not wait for each other.
 RENEW_LEASES = """
+WITH held AS (
+    SELECT job.generation_id, renewal.stage, renewal.done, renewal.total,
+           greatest(job.chunks, renewal.chunks) AS chunks,
+           job.started_at + least(
+               $8::interval + $9::interval * job.images_count
+                   + $10::interval * greatest(job.chunks, renewal.chunks),
+               $11::interval
+           ) AS deadline_at
+    FROM cache.generations AS job
+    INNER JOIN unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[],
+                      $6::integer[])
+        AS renewal (generation_id, attempt, stage, done, total, chunks)
+        ON job.generation_id = renewal.generation_id AND job.attempts = renewal.attempt
+    WHERE job.status = 'generating' AND job.leased_by IS NOT NULL AND job.deadline_at > now()
+    ORDER BY job.generation_id
+    FOR UPDATE OF job
+)
 UPDATE cache.generations AS job
-SET leased_until = least(now() + $6::interval, job.deadline_at),
-    stage = coalesce(renewal.stage, job.stage),
-    done = CASE WHEN renewal.stage IS NULL THEN job.done ELSE renewal.done END,
-    total = CASE WHEN renewal.stage IS NULL THEN job.total ELSE renewal.total END
-FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[])
-    AS renewal (generation_id, attempt, stage, done, total)
-WHERE job.generation_id = renewal.generation_id AND job.status = 'generating'
-  AND job.attempts = renewal.attempt AND job.leased_by IS NOT NULL AND job.deadline_at > now()
-RETURNING job.generation_id
+SET leased_until = least(now() + $7::interval, held.deadline_at),
+    deadline_at = held.deadline_at,
+    chunks = held.chunks,
+    stage = coalesce(held.stage, job.stage),
+    done = CASE WHEN held.stage IS NULL THEN job.done ELSE held.done END,
+    total = CASE WHEN held.stage IS NULL THEN job.total ELSE held.total END
+FROM held
+WHERE job.generation_id = held.generation_id
+RETURNING job.generation_id, job.attempts, job.deadline_at - now() AS time_left
 """
 
 # Of leases that could not be renewed: those whose work is not simply done.
@@ -73,26 +98,43 @@ LEFT JOIN cache.generations AS job
 WHERE job.completed_at IS NULL
 """
 
-COMPLETE_JOB = """
-UPDATE cache.generations
-SET status = 'ready', stage = 'ready', stickers = $3, completed_at = now(),
+# Locked in the order of ids, for the same reason as above; what is not returned has lost its lease.
+LOCK_LEASED = """
+SELECT job.generation_id, job.attempts, job.attempts - job.released AS tried
+FROM cache.generations AS job
+INNER JOIN unnest($1::uuid[], $2::integer[]) AS lease (generation_id, attempt)
+    ON job.generation_id = lease.generation_id AND job.attempts = lease.attempt
+WHERE job.status = 'generating' AND job.leased_by IS NOT NULL
+ORDER BY job.generation_id
+FOR UPDATE OF job
+"""
+
+COMPLETE_JOBS = """
+UPDATE cache.generations AS job
+SET status = 'ready', stage = 'ready', stickers = result.stickers::jsonb, completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = NULL, error_message = NULL
-WHERE generation_id = $1 AND status = 'generating' AND attempts = $2 AND leased_by IS NOT NULL
-RETURNING extract(epoch FROM now() - started_at)::float8 AS seconds
+FROM unnest($1::uuid[], $2::integer[], $3::text[]) AS result (generation_id, attempt, stickers)
+WHERE job.generation_id = result.generation_id AND job.status = 'generating'
+  AND job.attempts = result.attempt AND job.leased_by IS NOT NULL
+RETURNING job.generation_id, job.attempts,
+          extract(epoch FROM now() - job.started_at)::float8 AS seconds
 """
 
 SERVE_WAITERS = """
 UPDATE cache.requests
 SET state = 'served', updated_at = now()
-WHERE generation_id = $1 AND state = 'waiting'
+WHERE generation_id = ANY($1::uuid[]) AND state = 'waiting'
 """
 
+# Without a turn it is nobody's until READMIT_DUE: who waits for its time stands in nobody's way.
 RETRY_JOB = """
 UPDATE cache.generations
-SET stage = 'retrying', done = 0, total = 0, run_after = now() + $3::interval,
+SET stage = 'retrying', done = 0, total = 0, turn = NULL, run_after = now() + $3::interval,
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
-    error_reason = $4, error_message = $5
+    error_reason = $4::text, error_message = $5::text,
+    failures = failures || jsonb_build_object(
+        'attempt', attempts, 'reason', $4::text, 'message', $5::text, 'failed_at', now())
 WHERE generation_id = $1 AND status = 'generating' AND attempts = $2 AND leased_by IS NOT NULL
 RETURNING generation_id
 """
@@ -101,19 +143,10 @@ FAIL_JOB = """
 UPDATE cache.generations
 SET status = 'failed', stage = 'failed', completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
-    error_reason = $3, error_message = $4
+    error_reason = $3::text, error_message = $4::text, failed_for_good = $5,
+    failures = failures || jsonb_build_object(
+        'attempt', attempts, 'reason', $3::text, 'message', $4::text, 'failed_at', now())
 WHERE generation_id = $1 AND status = 'generating' AND attempts = $2 AND leased_by IS NOT NULL
-RETURNING generation_id
-"""
-
-# For the sweep: only what no worker holds, even if one has renewed since the sweep looked.
-END_ABANDONED_JOB = """
-UPDATE cache.generations
-SET status = 'failed', stage = 'failed', completed_at = now(),
-    leased_by = NULL, leased_until = NULL, deadline_at = NULL,
-    error_reason = $3, error_message = $4
-WHERE generation_id = $1 AND status = 'generating' AND attempts = $2
-  AND (leased_until IS NULL OR leased_until < now())
 RETURNING generation_id
 """
 
@@ -131,22 +164,19 @@ FROM failed
 WHERE units IS NULL OR units > 0
 """
 
-# Leases that ran out on their last attempt.
-FIND_SPENT = """
-SELECT generation_id, attempts
-FROM cache.generations
-WHERE status = 'generating' AND attempts >= $1
-  AND (leased_until IS NULL OR leased_until < now())
-LIMIT 1000
+# Back to its old place, the turn it had. The number of the attempt is used up, the attempt is not.
+RELEASE_JOBS = """
+UPDATE cache.generations AS job
+SET stage = 'queued', done = 0, total = 0, released = job.released + 1,
+    leased_by = NULL, leased_until = NULL, deadline_at = NULL
+FROM unnest($1::uuid[], $2::integer[]) AS lease (generation_id, attempt)
+WHERE job.generation_id = lease.generation_id AND job.status = 'generating'
+  AND job.attempts = lease.attempt AND job.leased_by IS NOT NULL
+RETURNING job.generation_id, job.attempts
 """
 
-# Jobs no worker has taken up in time.
-FIND_OVERDUE = """
-SELECT generation_id, attempts
-FROM cache.generations
-WHERE status = 'generating' AND coalesce(leased_until, run_after) < now() - $1::interval
-LIMIT 1000
-"""
+
+_DEADLINE_PARTS = (ATTEMPT_BASE, ATTEMPT_PER_IMAGE, ATTEMPT_PER_CHUNK, ATTEMPT_CAP)
 
 
 class JobStore:
@@ -157,6 +187,7 @@ class JobStore:
         self._clocks = clocks
 
     async def lease_jobs(self, worker_id: str, limit: int) -> list[Job]:
+        """Up to `limit` jobs for a worker, in the order in which they are to be done."""
         async with self._database.connection() as connection:
             rows = await connection.fetch(
                 LEASE_JOBS,
@@ -164,77 +195,79 @@ class JobStore:
                 limit,
                 self._clocks.lease,
                 self._clocks.max_attempts,
-                ATTEMPT_BASE,
-                ATTEMPT_PER_IMAGE,
-                ATTEMPT_CAP,
+                *_DEADLINE_PARTS,
             )
+        # UPDATE returns rows in any order.
+        rows.sort(key=lambda row: (row["lane"], row["turn"], row["run_after"]))
         return [_job(row) for row in rows]
 
-    async def renew_leases(self, renewals: Sequence[Progress]) -> tuple[list[UUID], int]:
+    async def renew_leases(self, renewals: Sequence[Progress]) -> tuple[list[KeptLease], int]:
         """Which of these leases are still held, and how many were lost to somebody else."""
         columns = (
-            [renewal.lease.generation_id for renewal in renewals],
-            [renewal.lease.attempt for renewal in renewals],
+            *_fences([renewal.lease for renewal in renewals]),
             [renewal.stage for renewal in renewals],
             [renewal.done for renewal in renewals],
             [renewal.total for renewal in renewals],
+            [renewal.chunks for renewal in renewals],
         )
         async with self._database.connection() as connection:
-            rows = await connection.fetch(RENEW_LEASES, *columns, self._clocks.lease)
-            kept = [row["generation_id"] for row in rows]
-            lost = 0
-            if len(kept) < len(renewals):
-                gone = [item.lease for item in renewals if item.lease.generation_id not in kept]
-                lost = await connection.fetchval(
-                    COUNT_LOST,
-                    [lease.generation_id for lease in gone],
-                    [lease.attempt for lease in gone],
-                )
+            rows = await connection.fetch(
+                RENEW_LEASES, *columns, self._clocks.lease, *_DEADLINE_PARTS
+            )
+            kept = [KeptLease(lease=lease_from(row), time_left=row["time_left"]) for row in rows]
+            held = {one.lease for one in kept}
+            gone = [renewal.lease for renewal in renewals if renewal.lease not in held]
+            lost = await connection.fetchval(COUNT_LOST, *_fences(gone)) if gone else 0
         return kept, lost
 
-    async def complete_job(self, lease: Lease, stickers: Sequence[Sticker]) -> float | None:
-        """Publish a result and serve all who wait for it; None when the lease is lost.
+    async def complete_jobs(self, results: Mapping[Lease, Sequence[Sticker]]) -> dict[Lease, float]:
+        """Publish results and serve all who wait for them; what is not answered was lost.
 
-        Otherwise: how many seconds the attempt took.
+        The answer tells how many seconds each attempt took.
         """
-        result = [asdict(sticker) for sticker in stickers]
+        # As text: a list of lists would be taken for an array of two dimensions.
+        stickers = [json.dumps([asdict(one) for one in result]) for result in results.values()]
         async with self._database.transaction() as connection:
-            seconds: float | None = await connection.fetchval(
-                COMPLETE_JOB, lease.generation_id, lease.attempt, result
-            )
-            if seconds is not None:
-                # A statement of its own: it must see waiters that the one above has waited for.
-                await connection.execute(SERVE_WAITERS, lease.generation_id)
-        return seconds
+            await connection.execute(LOCK_LEASED, *_fences(results))
+            rows = await connection.fetch(COMPLETE_JOBS, *_fences(results), stickers)
+            # A statement of its own: it must see waiters that the ones above have waited for.
+            await connection.execute(SERVE_WAITERS, [row["generation_id"] for row in rows])
+        return {lease_from(row): row["seconds"] for row in rows}
 
     async def fail_job(self, failure: Failure) -> Verdict:
         """Record a failed attempt: try again later, or end it and write down every refund due."""
-        delay = self._clocks.retry_delay(failure, spread=random.random())  # noqa: S311
+        lease = failure.lease
         async with self._database.transaction() as connection:
+            held = await connection.fetchrow(LOCK_LEASED, *_fences([lease]))
+            if held is None:
+                return Verdict.LEASE_LOST
+            delay = self._clocks.retry_delay(
+                failure,
+                tried=held["tried"],
+                spread=random.random(),  # noqa: S311 - not a secret
+            )
             if delay is None:
-                return await _fail(connection, FAIL_JOB, failure)
+                return await end_job(connection, FAIL_JOB, failure)
             return await _retry(connection, failure, delay)
 
-    async def end_abandoned_job(self, failure: Failure) -> Verdict:
-        """End what no worker holds, with the same settlement as a worker's failure."""
+    async def release_jobs(self, leases: Sequence[Lease]) -> set[Lease]:
+        """Give jobs back without using up an attempt; what is not answered was lost."""
         async with self._database.transaction() as connection:
-            return await _fail(connection, END_ABANDONED_JOB, failure)
-
-    async def find_spent(self) -> list[Lease]:
-        async with self._database.connection() as connection:
-            rows = await connection.fetch(FIND_SPENT, self._clocks.max_attempts)
-        return [_lease(row) for row in rows]
-
-    async def find_overdue(self) -> list[Lease]:
-        async with self._database.connection() as connection:
-            rows = await connection.fetch(FIND_OVERDUE, self._clocks.queue_wait)
-        return [_lease(row) for row in rows]
+            await connection.execute(LOCK_LEASED, *_fences(leases))
+            rows = await connection.fetch(RELEASE_JOBS, *_fences(leases))
+        return {lease_from(row) for row in rows}
 
 
-async def _fail(connection: Connection, statement: str, failure: Failure) -> Verdict:
+async def end_job(connection: Connection, statement: str, failure: Failure) -> Verdict:
+    """End a generation by a fenced statement, and write down every refund that makes due."""
     lease = failure.lease
     ended = await connection.fetchval(
-        statement, lease.generation_id, lease.attempt, failure.reason, failure.message
+        statement,
+        lease.generation_id,
+        lease.attempt,
+        failure.reason,
+        failure.message,
+        failure.permanent,
     )
     if ended is None:
         return Verdict.LEASE_LOST
@@ -250,13 +283,18 @@ async def _retry(connection: Connection, failure: Failure, delay: timedelta) -> 
     return Verdict.LEASE_LOST if waits is None else Verdict.RETRYING
 
 
-def _lease(row: asyncpg.Record) -> Lease:
+def _fences(leases: "Sequence[Lease] | Mapping[Lease, object]") -> tuple[list[object], list[int]]:
+    """Ids and attempts as two columns."""
+    return [lease.generation_id for lease in leases], [lease.attempt for lease in leases]
+
+
+def lease_from(row: asyncpg.Record) -> Lease:
     return Lease(generation_id=row["generation_id"], attempt=row["attempts"])
 
 
 def _job(row: asyncpg.Record) -> Job:
     return Job(
-        lease=_lease(row),
+        lease=lease_from(row),
         key=key_from(row),
         images_count=row["images_count"],
         created_at=row["created_at"],

@@ -35,6 +35,26 @@ class QuotaExhausted(Refused):
     reason = "QUOTA_EXHAUSTED"
 
 
+class BudgetExhausted(Refused):
+    """This user's monthly budget is spent."""
+
+    reason = "BUDGET_EXHAUSTED"
+
+
+class SpendingCeiling(Refused):
+    """No more may be spent today, or on this document."""
+
+    reason = "SPENDING_CEILING"
+
+
+class PreferenceChanged(Exception):
+    """Nothing was charged: the user wants the other scope than the one we looked in."""
+
+    def __init__(self, *, shares: bool) -> None:
+        super().__init__()
+        self.shares = shares
+
+
 def require_admitted(ask: Ask, admission: Admission) -> None:
     """Raise Quota's refusal, if it is one."""
     limits = admission.limits
@@ -53,6 +73,23 @@ def require_admitted(ask: Ask, admission: Admission) -> None:
             )
             error.spent_quota = f"user:{ask.user_id}"
             raise error
+        case Decision.BUDGET_EXHAUSTED:
+            spent = BudgetExhausted(
+                "this month's budget is spent; raise it or wait for the next month",
+                limits=limits,
+                metadata=remaining,
+            )
+            spent.spent_quota = f"user:{ask.user_id}"
+            raise spent
+        case Decision.SPENDING_CEILING:
+            raise SpendingCeiling(
+                "new explanations are paused: a spending ceiling is reached",
+                limits=limits,
+                retry_after=admission.retry_after,
+                metadata=remaining,
+            )
+        case Decision.PREFERENCE_CHANGED:
+            raise PreferenceChanged(shares=admission.shares)
         case Decision.REQUEST_ID_REUSED:
             raise reused()
         case Decision.REQUEST_ID_DEAD:

@@ -8,12 +8,13 @@ import asyncpg
 from services.cache.domain import (
     Ask,
     Attached,
-    Clocks,
     Generation,
     Key,
+    Lane,
     Outcome,
     Refund,
     Request,
+    RequestRecord,
     RequestState,
     ResolvedPage,
     Status,
@@ -24,19 +25,41 @@ from services.cache.generation_store import (
     generation_columns,
     generation_from,
     key_values,
+    present_turn,
 )
+from services.cache.job_domain import Clocks
+from services.runtime.batching import Batcher
 from services.runtime.database import Connection, Database
 
-OPEN_INTENT = """
-INSERT INTO cache.requests
-    (request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id, held_until)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9::interval)
+# A part of statements, not one itself: lower case keeps it out of the list of statements.
+request_columns = """request_id, user_id, pdf_hash, page, locale, state, nonce, outcome,
+          generation_id, scope, background"""
+
+OPEN_INTENT = f"""
+INSERT INTO cache.requests (
+    request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id, scope, background,
+    held_until
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, now() + $11::interval)
 ON CONFLICT (request_id) DO NOTHING
-RETURNING request_id, user_id, pdf_hash, page, locale, state, nonce, outcome, generation_id
+RETURNING {request_columns}
 """
 
-READ_REQUEST = """
-SELECT request_id, user_id, pdf_hash, page, locale, state, nonce, outcome, generation_id
+READ_REQUEST = f"""
+SELECT {request_columns}
+FROM cache.requests
+WHERE request_id = $1
+"""
+
+READ_REQUESTS = f"""
+SELECT {request_columns}
+FROM cache.requests
+WHERE request_id = ANY($1::uuid[])
+"""
+
+READ_RECORD = f"""
+SELECT {request_columns}, units, created_at, updated_at,
+       EXISTS (SELECT FROM cache.outbox AS due WHERE due.request_id = $1) AS refund_due
 FROM cache.requests
 WHERE request_id = $1
 """
@@ -45,11 +68,11 @@ LOCK_REQUEST = READ_REQUEST + " FOR UPDATE"
 
 # Only from somebody who has given it up or been silent for too long: two callers who keep taking it
 # from each other would never get anywhere.
-TAKE_OVER_INTENT = """
+TAKE_OVER_INTENT = f"""
 UPDATE cache.requests
 SET nonce = $2, held_until = now() + $3::interval, updated_at = now()
 WHERE request_id = $1 AND state = 'intent' AND held_until < now()
-RETURNING request_id, user_id, pdf_hash, page, locale, state, nonce, outcome, generation_id
+RETURNING {request_columns}
 """
 
 GIVE_UP_INTENT = """
@@ -64,14 +87,37 @@ DELETE FROM cache.requests
 WHERE request_id = $1 AND state = 'intent' AND nonce = $2
 """
 
+# Owners take turns: a new job is served one round after its owner's last one, but not before the
+# present round, which is that of the first job still waiting in its lane.
 INSERT_GENERATION = f"""
-INSERT INTO cache.generations
-    (kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope, images_count)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO cache.generations (
+    kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope, images_count,
+    context_fingerprint, owner, lane, turn
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, greatest(
+    coalesce((
+        SELECT own.turn + 1
+        FROM cache.generations AS own
+        WHERE own.status = 'generating' AND own.turn IS NOT NULL
+          AND own.owner = $11 AND own.lane = $12
+        ORDER BY own.turn DESC
+        LIMIT 1
+    ), 0),
+    {present_turn("$12")}
+))
 ON CONFLICT (pdf_hash, page, locale, kind, prompt_version, effective_mode, model, scope)
-    WHERE status IN ('generating', 'ready')
+    WHERE status IN ('generating', 'ready') AND retired_at IS NULL
 DO NOTHING
 RETURNING {generation_columns}
+"""
+
+# Somebody waits for what nobody waited for. A statement of its own, after joining: joiners hold the
+# row together, and two who both wanted to change it would wait for each other.
+LIFT_GENERATION = f"""
+UPDATE cache.generations AS job
+SET lane = 0, turn = {present_turn("0")}
+WHERE job.generation_id = $1 AND job.status = 'generating' AND job.lane > 0
+  AND job.turn IS NOT NULL
 """
 
 # Shared locks: many may join at once, but the generation cannot end before they are written down.
@@ -122,17 +168,38 @@ class RequestStore:
     def __init__(self, database: Database, clocks: Clocks) -> None:
         self._database = database
         self._clocks = clocks
+        # Every call with an id of its own asks; under load many are answered by one query.
+        self._reads = Batcher(self._read_requests)
 
     async def read_request(self, request_id: UUID) -> Request | None:
+        return await self._reads.submit(request_id)
+
+    async def _read_requests(self, request_ids: Sequence[UUID]) -> list[Request | None]:
         async with self._database.connection() as connection:
-            row = await connection.fetchrow(READ_REQUEST, request_id)
-        return _request(row) if row else None
+            rows = await connection.fetch(READ_REQUESTS, request_ids)
+        found = {row["request_id"]: _request(row) for row in rows}
+        return [found.get(request_id) for request_id in request_ids]
+
+    async def read_record(self, request_id: UUID) -> RequestRecord | None:
+        """All that is on record about a request."""
+        async with self._database.connection() as connection:
+            row = await connection.fetchrow(READ_RECORD, request_id)
+        if row is None:
+            return None
+        return RequestRecord(
+            request=_request(row),
+            units=row["units"],
+            refund_due=row["refund_due"],
+            created_at=row["created_at"],
+            updated_at=row["updated_at"],
+        )
 
     async def open_intent(
         self,
         ask: Ask,
         page: ResolvedPage,
         *,
+        scope: str,
         outcome: Outcome,
         generation_id: UUID | None,
     ) -> Request | None:
@@ -146,6 +213,8 @@ class RequestStore:
             uuid4(),
             outcome,
             generation_id,
+            scope,
+            ask.background,
             self._clocks.hold,
         )
         async with self._database.connection() as connection:
@@ -170,7 +239,7 @@ class RequestStore:
             await connection.execute(DROP_INTENT, request_id, nonce)
 
     async def attach(
-        self, request_id: UUID, *, nonce: UUID, key: Key, images_count: int, units: int
+        self, request_id: UUID, *, nonce: UUID, key: Key, page: ResolvedPage, units: int
     ) -> Attached | None:
         """Turn a charged intent into a waiter on a live generation, making one if there is none.
 
@@ -181,7 +250,7 @@ class RequestStore:
             if row is None or row["state"] != RequestState.INTENT or row["nonce"] != nonce:
                 return None
             request = _request(row)
-            generation, created = await _find_or_create(connection, request, key, images_count)
+            generation, created = await _find_or_create(connection, request, key, page)
             attached = await _refund_due(connection, request, generation, created=created)
             await connection.execute(
                 ATTACH_REQUEST,
@@ -192,6 +261,11 @@ class RequestStore:
                 None if attached.refund else units,
             )
             return attached
+
+    async def lift(self, generation_id: UUID) -> None:
+        """Move a job that somebody waits for now into the interactive lane."""
+        async with self._database.connection() as connection:
+            await connection.execute(LIFT_GENERATION, generation_id)
 
     async def abort_stale_intents(self) -> int:
         async with self._database.transaction() as connection:
@@ -212,7 +286,7 @@ class RequestStore:
 
 
 async def _find_or_create(
-    connection: Connection, request: Request, key: Key, images_count: int
+    connection: Connection, request: Request, key: Key, page: ResolvedPage
 ) -> tuple[Generation, bool]:
     if request.outcome is Outcome.JOINED:
         # It was charged for joining this one, so this one it gets, even if it has failed meanwhile.
@@ -220,7 +294,14 @@ async def _find_or_create(
         assert row is not None, "generations outlive the intents that name them"
         return generation_from(row), False
     while True:  # until either statement finds it: the live one may end between the two
-        row = await connection.fetchrow(INSERT_GENERATION, *key_values(key), images_count)
+        row = await connection.fetchrow(
+            INSERT_GENERATION,
+            *key_values(key),
+            page.images_count,
+            page.context_fingerprint,
+            request.user_id,
+            Lane.BACKGROUND if request.background else Lane.INTERACTIVE,
+        )
         if row is not None:
             return generation_from(row), True
         row = await connection.fetchrow(LOCK_LIVE, *key_values(key))
@@ -273,6 +354,8 @@ def _request(row: asyncpg.Record) -> Request:
         nonce=row["nonce"],
         outcome=Outcome(row["outcome"]),
         generation_id=row["generation_id"],
+        scope=row["scope"],
+        background=row["background"],
     )
 
 

@@ -1,9 +1,23 @@
 """Generations and stickers as protobuf and back; shared by the two handlers of this service."""
 
-from glossa.cache.v1 import cache_pb2 as pb
-from glossa.registry.v1 import registry_pb2
+from collections.abc import Sequence
+from typing import Any
 
-from services.cache.domain import Generation, Queue, Status, Sticker
+from glossa.cache.v1 import cache_pb2 as pb
+from glossa.quota.v1 import quota_pb2
+from glossa.registry.v1 import registry_pb2
+from google.protobuf import struct_pb2
+
+from services.cache.describe import Story
+from services.cache.domain import (
+    SHARED_SCOPE,
+    AttemptFailure,
+    Generation,
+    Queue,
+    RequestRecord,
+    Status,
+    Sticker,
+)
 from services.runtime.validation import parse_text, require
 
 MAX_STICKERS = 50
@@ -47,6 +61,67 @@ def render_generation(generation: Generation, queue: Queue) -> pb.Generation:
     return message
 
 
+def render_story(story: Story) -> pb.DescribeRequestResponse:
+    message = pb.DescribeRequestResponse(
+        request_id=str(story.request_id),
+        user_id=story.user_id,
+        state=pb.RequestState.Value(f"REQUEST_STATE_{story.state.upper()}"),
+        units=story.units,
+        charge_known=story.charge_known,
+        failures=[_render_failure(failure) for failure in story.failures],
+        story=story.sentences(),
+    )
+    if story.outcome is not None:
+        message.outcome = quota_pb2.Outcome.Value(f"OUTCOME_{story.outcome.upper()}")
+    if story.generation is not None:
+        message.pdf_hash, message.page = story.generation.key.pdf_hash, story.generation.key.page
+        message.locale, message.private = story.generation.key.locale, story.generation.is_private
+        message.generation.CopyFrom(render_generation(story.generation, story.queue))
+    if story.record is not None:
+        _render_record(message, story.record)
+    _render_clocks(message, story)
+    return message
+
+
+def _render_record(message: pb.DescribeRequestResponse, record: RequestRecord) -> None:
+    request = record.request
+    message.pdf_hash, message.page, message.locale = request.pdf_hash, request.page, request.locale
+    message.private = request.scope != SHARED_SCOPE
+    message.refund_due = record.refund_due
+    message.created_at.FromDatetime(record.created_at)
+    message.updated_at.FromDatetime(record.updated_at)
+
+
+def _render_clocks(message: pb.DescribeRequestResponse, story: Story) -> None:
+    if story.clocks is None:
+        return
+    message.clocks.attempts_left = story.attempts_left
+    clocks = {
+        "run_after": story.clocks.run_after,
+        "queue_deadline_at": story.queue_deadline_at,
+        "leased_until": story.clocks.leased_until,
+        "deadline_at": story.clocks.deadline_at,
+    }
+    for name, at in clocks.items():
+        if at is not None:
+            getattr(message.clocks, name).FromDatetime(at)
+
+
+def _render_failure(failure: AttemptFailure) -> pb.AttemptFailure:
+    message = pb.AttemptFailure(
+        attempt=failure.attempt, reason=failure.reason, message=failure.message
+    )
+    message.failed_at.FromDatetime(failure.failed_at)
+    return message
+
+
+def prepare_stickers(stickers: Sequence[Sticker]) -> bytes:
+    """Stickers as a part of any message that holds them in the same field."""
+    return pb.ExplainPageResponse(
+        stickers=[render_sticker(sticker) for sticker in stickers]
+    ).SerializeToString()
+
+
 def render_error(generation: Generation) -> pb.GenerationError:
     return pb.GenerationError(
         reason=generation.error_reason or "", message=generation.error_message or ""
@@ -82,6 +157,23 @@ def parse_sticker(message: pb.Sticker, field: str) -> Sticker:
         quote=parse_text(f"{field}.anchor.quote", quote, least=0, most=MAX_QUOTE),
         box=_parse_box(message.anchor, field),
     )
+
+
+def parse_struct(message: struct_pb2.Struct) -> dict[str, Any]:
+    """Plain values; protobuf's own conversion would turn some numbers into others."""
+    return {name: _parse_value(value) for name, value in message.fields.items()}
+
+
+def _parse_value(message: struct_pb2.Value) -> Any:
+    match message.WhichOneof("kind"):
+        case "struct_value":
+            return parse_struct(message.struct_value)
+        case "list_value":
+            return [_parse_value(value) for value in message.list_value.values]
+        case "null_value" | None:
+            return None
+        case kind:
+            return getattr(message, kind)
 
 
 def _parse_box(anchor: pb.Anchor, field: str) -> tuple[float, float, float, float] | None:

@@ -35,16 +35,22 @@ def up() -> None:
     run_up()
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(
+    context: typer.Context,
     service: Annotated[str, typer.Argument(help="registry, cache, quota or worker.")],
 ) -> None:
-    """Run one service, configured by GLOSSA_… variables."""
+    """Run one service, configured by GLOSSA_… variables.
+
+    `glossa serve worker --once --budget 50s --batch 10` does what is waiting and exits.
+    """
     from services.local.layout import SERVICES
 
     if service not in SERVICES:
         raise typer.BadParameter(f"choose one of {', '.join(SERVICES)}")
-    command = [sys.executable, "-P", "-m", f"services.{service}"]
+    if context.args and service != "worker":
+        raise typer.BadParameter(f"{service} takes no {context.args[0]}")
+    command = [sys.executable, "-P", "-m", f"services.{service}", *context.args]
     os.execv(command[0], command)  # noqa: S606 - signals must reach the service itself
 
 

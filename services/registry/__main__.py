@@ -8,7 +8,10 @@ from glossa.registry.v1.registry_pb2_grpc import add_RegistryServiceServicer_to_
 from services.registry.config import Config
 from services.registry.handler import RegistryHandler
 from services.registry.objects import open_objects
+from services.registry.page_store import PageStore
 from services.registry.pages import Pages
+from services.registry.revocation_store import RevocationStore
+from services.registry.revocations import Revocations
 from services.registry.sandbox import open_sandbox
 from services.registry.store import RegistryStore
 from services.registry.upload import Upload
@@ -29,6 +32,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
         open_sandbox(config.sandbox_limits()) as sandbox,
     ):
         store = RegistryStore(database)
+        revocations = Revocations(RevocationStore(database))
         upload = Upload(
             store=store,
             objects=objects,
@@ -39,7 +43,8 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
         handler = RegistryHandler(
             store=store,
             upload=upload,
-            pages=Pages(store=store, objects=objects, sandbox=sandbox),
+            pages=Pages(store=PageStore(database), objects=objects, sandbox=sandbox),
+            revocations=revocations,
             idle_seconds=config.upload_idle_seconds,
         )
         servicer = Servicer(
@@ -47,7 +52,8 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             handler=handler,
             add=add_RegistryServiceServicer_to_server,
         )
-        yield Parts(servicers=[servicer])
+        async with revocations.running():
+            yield Parts(servicers=[servicer], on_drain=revocations.drain)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What the Registry talks about: owners, files, documents and what is on their pages."""
 
+import hashlib
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -8,6 +10,7 @@ from uuid import UUID
 
 LONGEST_FILENAME = 255
 UNNAMED = "document.pdf"
+CONTEXT_VERSION = "1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +104,25 @@ class PageMetadata:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BrokenPage:
+    """A page that can never be read, by the reason of the error."""
+
+    reason: str
+
+
+KnownPage = PageMetadata | BrokenPage
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownPages:
+    """What is known of some pages of a document; a page that is missing was never looked at."""
+
+    pdf_hash: str
+    total_pages: int
+    pages: Mapping[int, KnownPage]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResolvedPage:
     """A page its owner may see."""
 
@@ -108,6 +130,8 @@ class ResolvedPage:
     page: int
     total_pages: int
     metadata: PageMetadata
+    # Of the page with its neighbours; None when one of them cannot be read.
+    context_fingerprint: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +161,31 @@ class PageContent:
     neighbours: tuple[PageText, ...] = ()
     images: tuple[PageImage, ...] = ()
     render_png: bytes | None = None
+
+
+def pages_around(page: int, *, neighbours: int, total_pages: int) -> list[int]:
+    """A page and those before and after it that exist, in order."""
+    first, last = max(1, page - neighbours), min(total_pages, page + neighbours)
+    return list(range(first, last + 1))
+
+
+def context_fingerprint(
+    page: int, *, neighbours: int, total_pages: int, pages: Mapping[int, KnownPage]
+) -> str | None:
+    """Identity of everything a reader of a page with its neighbours sees, document ends included.
+
+    Two contexts are the same only if every page in them is, in the same order.
+    """
+    digest = hashlib.sha256()
+    for number in range(page - neighbours, page + neighbours + 1):
+        if not 1 <= number <= total_pages:
+            seen = "no page"
+        elif isinstance(known := pages.get(number), PageMetadata):
+            seen = known.fingerprint
+        else:
+            return None
+        digest.update(f"{len(seen)}:{seen}".encode())
+    return f"{CONTEXT_VERSION}:{digest.hexdigest()}"
 
 
 def clean_filename(name: str) -> str:

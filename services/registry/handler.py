@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from uuid import UUID
 
 from glossa.registry.v1 import registry_pb2 as pb
@@ -19,6 +20,7 @@ from services.registry.domain import (
     clean_filename,
 )
 from services.registry.pages import Pages
+from services.registry.revocations import Revocations
 from services.registry.store import RegistryStore
 from services.registry.upload import Upload
 from services.runtime.auth import NotYourUser, allow, current_caller, require_user
@@ -40,11 +42,18 @@ class RegistryHandler(RegistryServiceServicer):
     """Speaks protobuf for documents, files and pages."""
 
     def __init__(
-        self, *, store: RegistryStore, upload: Upload, pages: Pages, idle_seconds: float
+        self,
+        *,
+        store: RegistryStore,
+        upload: Upload,
+        pages: Pages,
+        revocations: Revocations,
+        idle_seconds: float,
     ) -> None:
         self._store = store
         self._upload = upload
         self._pages = pages
+        self._revocations = revocations
         self._idle_seconds = idle_seconds
 
     @allow("gateway", "cache", "admin", "user")
@@ -82,7 +91,11 @@ class RegistryHandler(RegistryServiceServicer):
         owner = _owner(request.owner, "owner")
         target = _target(request)
         require(request.page >= 1, "page", "must be 1 or more")
-        return _resolved(await self._pages.resolve(owner, target, request.page))
+        require_neighbours(request.neighbours)
+        resolved = await self._pages.resolve(
+            owner, target, request.page, neighbours=request.neighbours
+        )
+        return _resolved(resolved)
 
     @allow("worker", "admin")
     async def GetPageContent(
@@ -90,8 +103,7 @@ class RegistryHandler(RegistryServiceServicer):
     ) -> AsyncIterator[pb.GetPageContentResponse]:
         pdf_hash = parse_pdf_hash("pdf_hash", request.pdf_hash)
         require(request.page >= 1, "page", "must be 1 or more")
-        in_reach = 0 <= request.neighbours <= MAX_NEIGHBOURS
-        require(in_reach, "neighbours", f"must be 0 to {MAX_NEIGHBOURS}")
+        require_neighbours(request.neighbours)
         content = await self._pages.read(
             pdf_hash,
             request.page,
@@ -122,8 +134,14 @@ class RegistryHandler(RegistryServiceServicer):
     async def WatchRevocations(
         self, request: pb.WatchRevocationsRequest, context: Context
     ) -> AsyncIterator[pb.WatchRevocationsResponse]:
-        raise NotImplementedError
-        yield pb.WatchRevocationsResponse()
+        async with aclosing(self._revocations.watch()) as news:
+            async for pdf_hashes in news:
+                yield pb.WatchRevocationsResponse(pdf_hashes=pdf_hashes)
+
+
+def require_neighbours(neighbours: int) -> None:
+    """Context is short: a page or two on each side."""
+    require(0 <= neighbours <= MAX_NEIGHBOURS, "neighbours", f"must be 0 to {MAX_NEIGHBOURS}")
 
 
 async def _chunks(parts: AsyncIterator[pb.UploadDocumentRequest]) -> AsyncIterator[bytes]:
@@ -200,6 +218,7 @@ def _resolved(resolved: ResolvedPage) -> pb.ResolvePageResponse:
         is_scanned=metadata.is_scanned,
         fingerprint=metadata.fingerprint,
         total_pages=resolved.total_pages,
+        context_fingerprint=resolved.context_fingerprint or "",
     )
 
 

@@ -1,6 +1,6 @@
 """What an SRE watches beyond calls: uploads, and how PDFs treat their readers."""
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 uploads = Counter(
     "glossa_registry_uploads_total",
@@ -18,4 +18,12 @@ pdf_task_seconds = Histogram(
     "How long PDF tasks took, waiting for a free child included.",
     ["act"],
     buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+revocation_watchers = Gauge(
+    "glossa_registry_revocation_watchers", "Streams that are told about lost references."
+)
+pdf_children_killed = Counter(
+    "glossa_registry_pdf_children_killed_total",
+    "PDF children that ended in the middle of a task, by what ended them.",
+    ["by"],
 )

@@ -1,36 +1,57 @@
 """Answers what is on a page: known pages from the database, others by looking into the PDF once."""
 
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from services.registry.domain import Owner, PageContent, PageMetadata, ResolvedPage
+from services.registry.domain import (
+    BrokenPage,
+    KnownPage,
+    KnownPages,
+    Owner,
+    PageContent,
+    PageMetadata,
+    ResolvedPage,
+    context_fingerprint,
+    pages_around,
+)
 from services.registry.errors import DocumentNotFound, PageOutOfRange, PdfError, pdf_error
 from services.registry.objects import Objects
-from services.registry.sandbox import PdfSandbox
-from services.registry.single_flight import SingleFlight
-from services.registry.store import KnownPage, RegistryStore
+from services.registry.page_store import PageStore
+from services.registry.sandbox import PdfSandbox, Seen
+from services.registry.single_flight import SharedWork
 
 
 class Pages:
     """Pages of documents, detected on first use."""
 
-    def __init__(self, *, store: RegistryStore, objects: Objects, sandbox: PdfSandbox) -> None:
+    def __init__(self, *, store: PageStore, objects: Objects, sandbox: PdfSandbox) -> None:
         self._store = store
         self._objects = objects
         self._sandbox = sandbox
-        self._detecting: SingleFlight[tuple[str, int], PageMetadata] = SingleFlight()
+        self._detecting: SharedWork[tuple[str, int], Seen] = SharedWork()
 
-    async def resolve(self, owner: Owner, target: UUID | str, page: int) -> ResolvedPage:
+    async def resolve(
+        self, owner: Owner, target: UUID | str, page: int, *, neighbours: int = 0
+    ) -> ResolvedPage:
         """A page of the owner's file, or of a document the owner holds, with what is on it."""
-        if isinstance(target, UUID):
-            known = await self._store.resolve_file(owner, target, page)
-        else:
-            known = await self._store.resolve_hash(owner, target, page)
-        check_readable(known, page)
+        around = list(range(max(1, page - neighbours), page + neighbours + 1))
+        known = await self._store.resolve(owner, target, around)
+        check_in_range(known, page)
+        raise_if_broken(known.pages.get(page))
+        total_pages = known.total_pages
+        wanted = pages_around(page, neighbours=neighbours, total_pages=total_pages)
+        pages = await self.complete(known, wanted)
+        metadata = pages[page]
+        if isinstance(metadata, PdfError):
+            raise metadata
         return ResolvedPage(
             pdf_hash=known.pdf_hash,
             page=page,
-            total_pages=known.total_pages,
-            metadata=known.metadata or await self._detect(known.pdf_hash, page),
+            total_pages=total_pages,
+            metadata=metadata,
+            context_fingerprint=context_fingerprint(
+                page, neighbours=neighbours, total_pages=total_pages, pages=readable(pages)
+            ),
         )
 
     async def read(
@@ -43,10 +64,11 @@ class Pages:
         include_render: bool,
     ) -> PageContent:
         """What is on a page, for a caller that has been let in already."""
-        known = await self._store.find_page(pdf_hash, page)
+        known = await self._store.find_pages(pdf_hash, [page])
         if known is None:
             raise DocumentNotFound
-        check_readable(known, page)
+        check_in_range(known, page)
+        raise_if_broken(known.pages.get(page))
         async with self._objects.opened(pdf_hash) as descriptor:
             return await self._sandbox.read(
                 descriptor,
@@ -56,24 +78,52 @@ class Pages:
                 include_render=include_render,
             )
 
-    async def _detect(self, pdf_hash: str, page: int) -> PageMetadata:
-        return await self._detecting.run((pdf_hash, page), lambda: self._look(pdf_hash, page))
+    async def complete(self, known: KnownPages, wanted: Sequence[int]) -> dict[int, Seen]:
+        """The wanted pages: those that are known, and all others from one look into the PDF."""
+        seen = {page: as_seen(known.pages[page]) for page in wanted if page in known.pages}
+        keys = [(known.pdf_hash, page) for page in wanted if page not in seen]
+        if keys:
+            looked = await self._detecting.run(keys, self._look)
+            seen |= {page: found for (_, page), found in looked.items()}
+        return {page: seen[page] for page in wanted}
 
-    async def _look(self, pdf_hash: str, page: int) -> PageMetadata:
-        try:
-            async with self._objects.opened(pdf_hash) as descriptor:
-                metadata = await self._sandbox.describe(descriptor, page)
-        except PdfError as error:
-            if error.lasting:
-                await self._store.add_broken_page(pdf_hash, page, error.reason)
-            raise
-        await self._store.add_page(pdf_hash, page, metadata)
-        return metadata
+    async def _look(self, keys: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Seen]:
+        pdf_hash = keys[0][0]
+        async with self._objects.opened(pdf_hash) as descriptor:
+            seen = await self._sandbox.describe(descriptor, [page for _, page in keys])
+        lasting = {page: as_known(found) for page, found in seen.items() if is_lasting(found)}
+        if lasting:
+            await self._store.add_pages(pdf_hash, lasting)
+        return {(pdf_hash, page): found for page, found in seen.items()}
 
 
-def check_readable(known: KnownPage, page: int) -> None:
-    """Refuse a page that does not exist or is known to be broken."""
+def check_in_range(known: KnownPages, page: int) -> None:
+    """Refuse a page that does not exist."""
     if page > known.total_pages:
         raise PageOutOfRange(total_pages=known.total_pages)
-    if known.error_reason is not None:
-        raise pdf_error(known.error_reason)
+
+
+def raise_if_broken(known: KnownPage | None) -> None:
+    """Refuse a page that is known to be broken."""
+    if isinstance(known, BrokenPage):
+        raise pdf_error(known.reason)
+
+
+def is_lasting(seen: Seen) -> bool:
+    """Whether another look would find the same."""
+    return isinstance(seen, PageMetadata) or seen.lasting
+
+
+def as_known(seen: Seen) -> KnownPage:
+    """What is remembered of a look."""
+    return BrokenPage(reason=seen.reason) if isinstance(seen, PdfError) else seen
+
+
+def as_seen(known: KnownPage) -> Seen:
+    """What a look would find, from memory."""
+    return pdf_error(known.reason) if isinstance(known, BrokenPage) else known
+
+
+def readable(pages: Mapping[int, Seen]) -> dict[int, KnownPage]:
+    """Those pages that are there to be read."""
+    return {page: seen for page, seen in pages.items() if isinstance(seen, PageMetadata)}

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from services.registry import pdf_pages
@@ -35,8 +36,8 @@ def main(arguments: list[str]) -> None:
     confine(parent_pid=limits.parent_pid, memory_bytes=limits.memory_bytes)
     answer(answers, {"ready": True}, limits)
     while task := receive(tasks):
-        allow_cpu_seconds(limits.cpu_seconds)
-        answer(answers, perform(*task, limits), limits)
+        for told in perform(*task, limits):
+            answer(answers, told, limits)
 
 
 def receive(tasks: socket.socket) -> tuple[dict[str, Any], int] | None:
@@ -45,37 +46,66 @@ def receive(tasks: socket.socket) -> tuple[dict[str, Any], int] | None:
     return (json.loads(message), descriptors[0]) if message else None
 
 
-def perform(task: dict[str, Any], descriptor: int, limits: Limits) -> dict[str, Any]:
-    """The result of a task, or the reason why the PDF is refused."""
+def perform(
+    task: dict[str, Any], descriptor: int, limits: Limits
+) -> Iterator[dict[str, dict[str, Any]]]:
+    """What is told about a task: its parts if it has any, then the result or the refusal."""
+    allow_cpu_seconds(limits.cpu_seconds)
     try:
-        return {"result": act(task, descriptor, limits)}
-    except pdf_pages.Refused as refused:
-        return {"refused": refused.reason}
-    except MemoryError:
-        return {"refused": "PDF_TOO_COMPLEX"}
-    except Exception as error:
-        # The type alone: messages of MuPDF may quote the document.
-        return {"refused": pdf_pages.reason_of(error), "detail": type(error).__name__}
+        with pdf_pages.opened(descriptor) as document:
+            if task["act"] == "describe":
+                yield from describe(document, task["pages"], limits)
+                yield {"result": {}}
+            else:
+                yield attempted(lambda: act(document, task, limits))
+    except Exception as error:  # the file cannot even be opened
+        yield refusal(error)
     finally:
         os.close(descriptor)
         pdf_pages.forget()
 
 
-def act(task: dict[str, Any], descriptor: int, limits: Limits) -> object:
-    """Open the file and do the one thing asked."""
-    with pdf_pages.opened(descriptor) as document:
-        if task["act"] == "inspect":
-            return pdf_pages.inspect(document, most_pages=limits.pages)
-        if task["act"] == "describe":
-            return [pdf_pages.describe(document, page) for page in task["pages"]]
-        assert task["act"] == "read"
-        return pdf_pages.read(
-            document,
-            task["page"],
-            neighbours=task["neighbours"],
-            include_images=task["include_images"],
-            include_render=task["include_render"],
-        )
+def describe(
+    document: Any, pages: list[int], limits: Limits
+) -> Iterator[dict[str, dict[str, Any]]]:
+    """Page by page, so that one that kills us is known by those that came before it."""
+    for page in pages:
+        allow_cpu_seconds(limits.cpu_seconds)
+        part = attempted(lambda page=page: pdf_pages.describe(document, page))  # type: ignore[misc]
+        yield {"part": part}
+        if part.get("refused") == "PDF_TOO_COMPLEX":
+            return  # out of memory once: the next pages deserve a new child
+
+
+def act(document: Any, task: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """The one thing asked about an open file."""
+    if task["act"] == "inspect":
+        return pdf_pages.inspect(document, most_pages=limits.pages)
+    assert task["act"] == "read"
+    return pdf_pages.read(
+        document,
+        task["page"],
+        neighbours=task["neighbours"],
+        include_images=task["include_images"],
+        include_render=task["include_render"],
+    )
+
+
+def attempted(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The result of some work, or the reason why the PDF is refused."""
+    try:
+        return {"result": work()}
+    except Exception as error:
+        return refusal(error)
+
+
+def refusal(error: Exception) -> dict[str, Any]:
+    """The reason alone, and the type: messages of MuPDF may quote the document."""
+    if isinstance(error, pdf_pages.Refused):
+        return {"refused": error.reason}
+    if isinstance(error, MemoryError):
+        return {"refused": "PDF_TOO_COMPLEX"}
+    return {"refused": pdf_pages.reason_of(error), "detail": type(error).__name__}
 
 
 def answer(answers: int, body: dict[str, Any], limits: Limits) -> None:

@@ -29,6 +29,15 @@ from services.registry.errors import (
 
 log = structlog.get_logger()
 
+Seen = PageMetadata | PdfError
+
+
+CRASH: tuple[str, type[PdfError | PdfReaderLost]] = ("crash", PdfUnreadable)
+DEATHS: dict[int, tuple[str, type[PdfError | PdfReaderLost]]] = {
+    -signal.SIGXCPU: ("computing_time", PdfTimeout),
+    -signal.SIGKILL: ("somebody_else", PdfReaderLost),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxLimits:
@@ -92,14 +101,17 @@ class Child:
                 raise PdfReaderLost from error
             raise
 
-    async def perform(self, task: dict[str, Any], descriptor: int) -> dict[str, Any]:
-        """Hand the file over and wait for the answer."""
+    async def perform(
+        self, task: dict[str, Any], descriptor: int, parts: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Hand the file over, gather the parts as they come, and wait for the last answer."""
         try:
             with read_only(descriptor) as handed:
                 socket.send_fds(self._tasks, [json.dumps(task).encode()], [handed])
         except OSError as error:  # it died while it was idle
             raise PdfReaderLost from error
-        answer = await self._answer()
+        while "part" in (answer := await self._answer()):
+            parts.append(answer["part"])
         self.tasks_done += 1
         return answer
 
@@ -108,6 +120,7 @@ class Child:
             async with asyncio.timeout(self._limits.wall_seconds):
                 return await self._read_frame()
         except TimeoutError:
+            metrics.pdf_children_killed.labels("wall_clock").inc()
             raise PdfStalled from None
 
     async def _read_frame(self) -> dict[str, Any]:
@@ -116,6 +129,7 @@ class Child:
         try:
             length = int.from_bytes(await answers.readexactly(4), "big")
             if length > self._limits.answer_bytes:
+                metrics.pdf_children_killed.labels("answer_too_long").inc()
                 raise PdfTooComplex
             answer: dict[str, Any] = json.loads(await answers.readexactly(length))
         except asyncio.IncompleteReadError:
@@ -149,13 +163,24 @@ class PdfSandbox:
 
     async def inspect(self, descriptor: int) -> int:
         """Refuse what is not a readable PDF; answer with its number of pages."""
-        result = await self._run({"act": "inspect"}, descriptor)
-        return int(result["total_pages"])
+        answer = await self._run({"act": "inspect"}, descriptor)
+        return int(result_of(answer)["total_pages"])
 
-    async def describe(self, descriptor: int, page: int) -> PageMetadata:
-        """What is on a page."""
-        [described] = await self._run({"act": "describe", "pages": [page]}, descriptor)
-        return PageMetadata(**described)
+    async def describe(self, descriptor: int, pages: Sequence[int]) -> dict[int, Seen]:
+        """What is on some pages, in one task; a page that kills its child is blamed alone."""
+        seen: dict[int, Seen] = {}
+        while left := list(pages)[len(seen) :]:
+            parts: list[dict[str, Any]] = []
+            try:
+                answer = await self._run({"act": "describe", "pages": left}, descriptor, parts)
+            except PdfError as error:
+                seen |= zip(left, map(page_seen, parts), strict=False)
+                seen[left[len(parts)]] = error
+                continue
+            if "refused" in answer:  # the file as a whole: no page is any better
+                return seen | dict.fromkeys(left, pdf_error(answer["refused"]))
+            seen |= zip(left, map(page_seen, parts), strict=False)
+        return seen
 
     async def read(
         self,
@@ -174,7 +199,7 @@ class PdfSandbox:
             "include_images": include_images,
             "include_render": include_render,
         }
-        return page_content(page, await self._run(task, descriptor))
+        return page_content(page, result_of(await self._run(task, descriptor)))
 
     async def warm(self) -> None:
         """Start the first child ahead of the first task."""
@@ -188,36 +213,40 @@ class PdfSandbox:
             self._retire(self._idle.pop())
         await asyncio.gather(*self._going)
 
-    async def _run(self, task: dict[str, Any], descriptor: int) -> Any:
+    async def _run(
+        self, task: dict[str, Any], descriptor: int, parts: list[dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
         act = task["act"]
+        parts = [] if parts is None else parts
         try:
             with metrics.pdf_task_seconds.labels(act).time():
-                result = await self._result(task, descriptor)
+                answer = await self._answer(task, descriptor, parts)
         except (PdfError, PdfReaderLost) as error:
             metrics.pdf_tasks.labels(act, error.reason).inc()
             raise
-        metrics.pdf_tasks.labels(act, "done").inc()
-        return result
+        metrics.pdf_tasks.labels(act, answer.get("refused", "done")).inc()
+        return answer
 
-    async def _result(self, task: dict[str, Any], descriptor: int) -> Any:
+    async def _answer(
+        self, task: dict[str, Any], descriptor: int, parts: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         try:
-            answer = await self._attempt(task, descriptor)
+            return await self._attempt(task, descriptor, parts)
         except PdfReaderLost:  # ended from outside, perhaps while idle: not the fault of this PDF
-            answer = await self._attempt(task, descriptor)
-        if "refused" in answer:
-            log.info("pdf_refused", reason=answer["refused"], detail=answer.get("detail"))
-            raise pdf_error(answer["refused"])
-        return answer["result"]
+            parts.clear()
+            return await self._attempt(task, descriptor, parts)
 
-    async def _attempt(self, task: dict[str, Any], descriptor: int) -> dict[str, Any]:
+    async def _attempt(
+        self, task: dict[str, Any], descriptor: int, parts: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         async with self._free:
             child = self._idle.pop() if self._idle else await Child.start(self._limits)
             try:
-                answer = await child.perform(task, descriptor)
+                answer = await child.perform(task, descriptor, parts)
             except BaseException:
                 self._retire(child)
                 raise
-            if child.tasks_done >= self._limits.tasks_per_child or spent(answer):
+            if child.tasks_done >= self._limits.tasks_per_child or spent(answer, parts):
                 self._retire(child)
             else:
                 self._idle.append(child)
@@ -260,18 +289,31 @@ def read_only(descriptor: int) -> Iterator[int]:
         os.close(anew)
 
 
-def spent(answer: dict[str, Any]) -> bool:
+def spent(answer: dict[str, Any], parts: Sequence[dict[str, Any]]) -> bool:
     """A child that ran out of memory once is not trusted with another file."""
-    return bool(answer.get("refused") == PdfTooComplex.reason)
+    return any(told.get("refused") == PdfTooComplex.reason for told in (answer, *parts[-1:]))
+
+
+def result_of(answer: dict[str, Any]) -> Any:
+    """What was asked for, or why the PDF is refused."""
+    if "refused" in answer:
+        log.info("pdf_refused", reason=answer["refused"], detail=answer.get("detail"))
+        raise pdf_error(answer["refused"])
+    return answer["result"]
+
+
+def page_seen(part: dict[str, Any]) -> Seen:
+    """One page as the child saw it."""
+    if "refused" in part:
+        return pdf_error(part["refused"])
+    return PageMetadata(**part["result"])
 
 
 def death(status: int) -> PdfError | PdfReaderLost:
     """What the end of a child in the middle of a task says about the PDF."""
-    if status == -signal.SIGXCPU:
-        return PdfTimeout()
-    if status == -signal.SIGKILL:
-        return PdfReaderLost()
-    return PdfTooComplex() if status > 0 else PdfUnreadable()
+    by, error = DEATHS.get(status, ("exit", PdfTooComplex) if status > 0 else CRASH)
+    metrics.pdf_children_killed.labels(by).inc()
+    return error()
 
 
 def page_content(page: int, result: dict[str, Any]) -> PageContent:

@@ -1,8 +1,8 @@
 """Runs one piece of work per key at a time; everyone who asks meanwhile gets the same answer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
@@ -30,7 +30,39 @@ class SingleFlight(Generic[Key, Result]):
             del self._flights[key]
 
 
-def _look_at_error(flight: "asyncio.Task[Result]") -> None:
+class SharedWork(Generic[Key, Result]):
+    """The same for many keys at once: what nobody works on yet is done in one piece."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[Key, asyncio.Task[Mapping[Key, Result]]] = {}
+
+    async def run(
+        self,
+        keys: Sequence[Key],
+        work: Callable[[Sequence[Key]], Awaitable[Mapping[Key, Result]]],
+    ) -> dict[Key, Result]:
+        """The results for these keys, of work under way and of work begun for the others."""
+        untouched = [key for key in keys if key not in self._under_way]
+        if untouched:
+            task = asyncio.create_task(self._work(untouched, work))
+            self._under_way.update(dict.fromkeys(untouched, task))
+            task.add_done_callback(_look_at_error)
+        joined = {key: self._under_way[key] for key in keys}
+        return {key: (await asyncio.shield(task))[key] for key, task in joined.items()}
+
+    async def _work(
+        self,
+        keys: Sequence[Key],
+        work: Callable[[Sequence[Key]], Awaitable[Mapping[Key, Result]]],
+    ) -> Mapping[Key, Result]:
+        try:
+            return await work(keys)
+        finally:
+            for key in keys:
+                del self._under_way[key]
+
+
+def _look_at_error(flight: "asyncio.Task[Any]") -> None:
     """When every caller has gone nobody else looks, and asyncio would complain later."""
     if not flight.cancelled():
         flight.exception()

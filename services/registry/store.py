@@ -1,9 +1,8 @@
-"""Every SQL statement of the schema `registry`; one public method is one transaction.
+"""SQL about documents, files and references; one public method is one transaction.
 
 Whoever adds or removes a reference locks the document's row first: count and rows never part.
 """
 
-from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -14,12 +13,12 @@ from services.registry.domain import (
     Holding,
     Note,
     Owner,
-    PageMetadata,
     ReceivedPdf,
     Registered,
     UploadHeader,
 )
 from services.registry.errors import FileIdReused, FileNotFound
+from services.registry.revocation_store import add_revocations
 from services.runtime.database import Connection, Database
 
 # Locks the row whether it is new or not. A document that is new has no reference yet.
@@ -102,63 +101,9 @@ SET
 WHERE document.pdf_hash = $1
 """
 
-# Access, size of the document and what is known of the page, in one look.
-RESOLVE_FILE = """
-SELECT
-    document.pdf_hash, document.total_pages, page.word_count, page.images_count, page.is_scanned,
-    page.fingerprint, page.error_reason
-FROM registry.files AS file
-INNER JOIN registry.canonical_documents AS document ON document.pdf_hash = file.content_hash
-LEFT JOIN registry.canonical_page_metadata AS page
-    ON page.pdf_hash = document.pdf_hash AND page.page = $4
-WHERE file.file_id = $1 AND (file.user_id = $2 OR file.visitor_session_id = $3)
-"""
-
-RESOLVE_HASH = """
-SELECT
-    document.pdf_hash, document.total_pages, page.word_count, page.images_count, page.is_scanned,
-    page.fingerprint, page.error_reason
-FROM registry.files AS file
-INNER JOIN registry.canonical_documents AS document ON document.pdf_hash = file.content_hash
-LEFT JOIN registry.canonical_page_metadata AS page
-    ON page.pdf_hash = document.pdf_hash AND page.page = $4
-WHERE file.content_hash = $1 AND (file.user_id = $2 OR file.visitor_session_id = $3)
-LIMIT 1
-"""
-
-FIND_PAGE = """
-SELECT
-    document.pdf_hash, document.total_pages, page.word_count, page.images_count, page.is_scanned,
-    page.fingerprint, page.error_reason
-FROM registry.canonical_documents AS document
-LEFT JOIN registry.canonical_page_metadata AS page
-    ON page.pdf_hash = document.pdf_hash AND page.page = $2
-WHERE document.pdf_hash = $1
-"""
-
-# From the document, so that nothing is added for one that has been collected meanwhile.
-ADD_PAGE = """
-INSERT INTO registry.canonical_page_metadata
-    (pdf_hash, page, word_count, images_count, is_scanned, fingerprint, error_reason)
-SELECT document.pdf_hash, $2::integer, $3::integer, $4::integer, $5::boolean, $6::text, $7::text
-FROM registry.canonical_documents AS document
-WHERE document.pdf_hash = $1
-ON CONFLICT (pdf_hash, page) DO NOTHING
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownPage:
-    """What the database knows of a page: its metadata, why it cannot be read, or neither yet."""
-
-    pdf_hash: str
-    total_pages: int
-    metadata: PageMetadata | None
-    error_reason: str | None
-
 
 class RegistryStore:
-    """Documents, files, references and pages."""
+    """Documents, files and references."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -196,42 +141,7 @@ class RegistryStore:
                 raise FileNotFound  # another call removed it while we waited for the lock
             referred = await connection.fetchval(REMOVE_FILE_REFERENCE, file_id)
             await connection.execute(COUNT_REFERENCE_REMOVED, referred)
-
-    async def resolve_file(self, owner: Owner, file_id: UUID, page: int) -> KnownPage:
-        """A page of one of the owner's files."""
-        return await self._resolve(RESOLVE_FILE, file_id, owner, page)
-
-    async def resolve_hash(self, owner: Owner, pdf_hash: str, page: int) -> KnownPage:
-        """A page of a document the owner holds."""
-        return await self._resolve(RESOLVE_HASH, pdf_hash, owner, page)
-
-    async def find_page(self, pdf_hash: str, page: int) -> KnownPage | None:
-        """A page of any document; for callers that have been let in already."""
-        async with self._database.connection() as connection:
-            row = await connection.fetchrow(FIND_PAGE, pdf_hash, page)
-        return _known_page(row) if row else None
-
-    async def add_page(self, pdf_hash: str, page: int, metadata: PageMetadata) -> None:
-        """Keep what was detected; the first to say it wins."""
-        counts = (metadata.word_count, metadata.images_count, metadata.is_scanned)
-        async with self._database.connection() as connection:
-            await connection.execute(ADD_PAGE, pdf_hash, page, *counts, metadata.fingerprint, None)
-
-    async def add_broken_page(self, pdf_hash: str, page: int, reason: str) -> None:
-        """Keep that a page can never be read, so that nobody tries again."""
-        async with self._database.connection() as connection:
-            await connection.execute(ADD_PAGE, pdf_hash, page, None, None, None, None, reason)
-
-    async def _resolve(
-        self, statement: str, target: UUID | str, owner: Owner, page: int
-    ) -> KnownPage:
-        async with self._database.connection() as connection:
-            row = await connection.fetchrow(
-                statement, target, owner.user_id, owner.visitor_session_id, page
-            )
-        if row is None:
-            raise FileNotFound
-        return _known_page(row)
+            await add_revocations(connection, [referred])
 
 
 async def _find_same(
@@ -289,20 +199,3 @@ def _holding(row: asyncpg.Record) -> Holding:
         reference_count=row["reference_count"],
     )
     return Holding(file=file, document=document)
-
-
-def _known_page(row: asyncpg.Record) -> KnownPage:
-    metadata = None
-    if row["fingerprint"] is not None:
-        metadata = PageMetadata(
-            word_count=row["word_count"],
-            images_count=row["images_count"],
-            is_scanned=row["is_scanned"],
-            fingerprint=row["fingerprint"],
-        )
-    return KnownPage(
-        pdf_hash=row["pdf_hash"],
-        total_pages=row["total_pages"],
-        metadata=metadata,
-        error_reason=row["error_reason"],
-    )

@@ -1,7 +1,8 @@
 """The connection pool: time-outs everywhere, JSON as objects, driver trouble as DependencyDown."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import asyncpg
 import structlog
 
 from services.runtime.errors import DependencyDown
+from services.runtime.periodic import periodic
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -25,6 +27,11 @@ ACQUIRE_SECONDS = 2.0
 STATEMENT_SECONDS = 5.0
 LOCK_SECONDS = 3.0
 RETRY_AFTER = timedelta(seconds=1)
+LISTEN_AGAIN = timedelta(seconds=1)
+
+TRY_LEADING = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))"
+# Who leads waits for its own statements on other connections.
+PATIENT_TRANSACTION = "SET LOCAL idle_in_transaction_session_timeout = '10min'"
 
 # Classes of SQLSTATE that say the database is away or busy, not that we asked nonsense:
 # connection, transaction rollback, resources, lock not available, operator intervention.
@@ -66,6 +73,49 @@ class Database:
     async def transaction(self) -> AsyncIterator[Connection]:
         async with self.connection() as connection, connection.transaction():
             yield connection
+
+    @asynccontextmanager
+    async def leading(self, duty: str) -> AsyncIterator[bool]:
+        """Whether this process may do a duty that one at a time is enough for.
+
+        The lock belongs to a transaction, so that it works through a pooler and dies with us.
+        """
+        async with self.transaction() as connection:
+            await connection.execute(PATIENT_TRANSACTION)
+            yield await connection.fetchval(TRY_LEADING, duty)
+
+    async def listen(self, channels: Mapping[str, Callable[[str], None]]) -> None:
+        """Call back with the payload of every notification, until the connection is lost."""
+        lost = asyncio.Event()
+
+        def hear(_connection: object, _pid: int, channel: str, payload: object) -> None:
+            channels[channel](str(payload))
+
+        async with self.connection() as connection:
+            connection.add_termination_listener(lambda _: lost.set())
+            for channel in channels:
+                await connection.add_listener(channel, hear)
+            try:
+                await lost.wait()
+            finally:
+                for channel in channels:
+                    await connection.remove_listener(channel, hear)
+
+
+@asynccontextmanager
+async def listening(
+    database: Database, channels: Mapping[str, Callable[[str], None]]
+) -> AsyncIterator[None]:
+    """Hear notifications until the block ends, on a new connection whenever one is lost.
+
+    They are hints: some are missed in between, so whoever listens polls as well.
+    """
+
+    async def listen() -> None:
+        await database.listen(channels)
+
+    async with periodic("listen", every=LISTEN_AGAIN, run_once=listen):
+        yield
 
 
 @asynccontextmanager

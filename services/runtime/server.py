@@ -61,11 +61,18 @@ Compose = Callable[[Settings], AbstractAsyncContextManager[Parts]]
 
 
 def run(service: str, settings: type[Settings], compose: Compose[Settings]) -> None:
-    """The main function of a service; says in one sentence why it cannot start."""
+    """The main function of a service; serves until it is told to stop."""
+    with starting(service, settings) as config:
+        asyncio.run(_serve_until_told(service, config, compose))
+
+
+@contextmanager
+def starting(service: str, settings: type[Settings]) -> Iterator[Settings]:
+    """Reads the settings and says in one sentence why what follows cannot start."""
     try:
         config = settings()
         configure_logging(service, level=config.log_level)
-        asyncio.run(_serve_until_told(service, config, compose))
+        yield config
     except ValidationError as error:
         sys.exit(f"{service} cannot start: {_explain(error)}")
     except (CannotStart, GlossaError, OSError) as error:

@@ -1,6 +1,8 @@
 """Composition root of the Worker."""
 
+import asyncio
 import secrets
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -10,7 +12,7 @@ from glossa.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
-from services.runtime.server import CannotStart, Parts, Servicer, run
+from services.runtime.server import CannotStart, Parts, Servicer, run, starting
 from services.runtime.settings import ExplanationSettings
 from services.worker.attempt import Attempts
 from services.worker.clients import Cache, Jobs, Quota, Registry
@@ -20,16 +22,33 @@ from services.worker.handler import WorkerHandler
 from services.worker.lease_loop import LeaseLoop
 from services.worker.model import Explainer
 from services.worker.offline import OfflineExplainer
+from services.worker.once import parse_arguments, run_once
 from services.worker.operations import Operations
 from services.worker.store import EventStore
 from services.worker.watch import Watches
 
-# For telling Quota of the last calls when the worker is stopped.
-OPERATIONS_GRACE = timedelta(seconds=2)
-
 
 @asynccontextmanager
 async def compose(config: Config) -> AsyncIterator[Parts]:
+    async with open_worker(config) as (loop, watches):
+
+        async def drain() -> None:
+            # Attempts first: their watchers may still see them finish.
+            await loop.drain(config.attempt_grace)
+            watches.drain()
+
+        servicer = Servicer(
+            name="glossa.worker.v1.WorkerService",
+            handler=WorkerHandler(watches),
+            add=add_WorkerServiceServicer_to_server,
+        )
+        async with watches.running(), loop.working():
+            yield Parts(servicers=[servicer], on_drain=drain)
+
+
+@asynccontextmanager
+async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Watches]]:
+    """What takes jobs, and what streams how they go; nothing runs yet."""
     if config.token_file is None:
         raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's token")
     settings = config.explanation
@@ -61,21 +80,8 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             concurrency=config.concurrency,
             renew_every=config.renew_every,
         )
-        watches = Watches(events=events, cache=Cache(cache_channel))
-
-        async def drain() -> None:
-            # Attempts first: their watchers may still see them finish.
-            await loop.drain(config.attempt_grace)
-            watches.drain()
-            await operations.drain(OPERATIONS_GRACE)
-
-        servicer = Servicer(
-            name="glossa.worker.v1.WorkerService",
-            handler=WorkerHandler(watches),
-            add=add_WorkerServiceServicer_to_server,
-        )
-        async with operations.reporting(), watches.running(), loop.working():
-            yield Parts(servicers=[servicer], on_drain=drain)
+        async with operations.reporting():
+            yield loop, Watches(events=events, cache=Cache(cache_channel))
 
 
 @asynccontextmanager
@@ -91,5 +97,20 @@ async def open_explainer(settings: ExplanationSettings) -> AsyncIterator[Explain
         yield explainer
 
 
+async def work_once(config: Config, budget: timedelta) -> None:
+    async with open_worker(config) as (loop, _):
+        await run_once(loop, budget)
+
+
+def main() -> None:
+    arguments = parse_arguments(sys.argv[1:])
+    if not arguments.once:
+        run("worker", Config, compose)
+        return
+    with starting("worker", Config) as config:
+        config.concurrency = arguments.batch
+        asyncio.run(work_once(config, arguments.budget))
+
+
 if __name__ == "__main__":
-    run("worker", Config, compose)
+    main()

@@ -10,6 +10,7 @@ import structlog
 
 from services.runtime.errors import DependencyDown, GlossaError, RelayedError
 from services.worker.clients import Registry
+from services.worker.deadline import Deadline
 from services.worker.delivery import Delivery
 from services.worker.domain import (
     Explanation,
@@ -53,11 +54,13 @@ class Attempts:
         self._operations = operations
         self._prompt_version = prompt_version
 
-    async def run(self, job: Job, report: Report, hand_in: Callable[[], None]) -> None:
+    async def run(
+        self, job: Job, deadline: Deadline, report: Report, hand_in: Callable[[], None]
+    ) -> None:
         """Runs one attempt to its verdict; `hand_in` is called when only delivery is left."""
         started, result = time.perf_counter(), "cancelled"
         try:
-            outcome = await self._outcome(job, report)
+            outcome = await self._outcome(job, deadline, report)
             hand_in()
             result = await self._deliver(job, outcome)
         except DependencyDown as error:
@@ -69,9 +72,11 @@ class Attempts:
             ATTEMPT_SECONDS.observe(time.perf_counter() - started)
             log.info("attempt_ended", result=result)
 
-    async def _outcome(self, job: Job, report: Report) -> tuple[Sticker, ...] | Failure:
+    async def _outcome(
+        self, job: Job, deadline: Deadline, report: Report
+    ) -> tuple[Sticker, ...] | Failure:
         try:
-            async with asyncio.timeout(max(0.0, job.time_left.total_seconds())):
+            async with deadline.running():
                 return (await self._explain(job, report)).stickers
         except TimeoutError:
             return Failure(
@@ -87,7 +92,12 @@ class Attempts:
         parts = chunks(await self._read(job))
         explanations: list[Explanation] = []
         for part in parts:
-            done = Progress(stage=Stage.EXPLAINING, done=len(explanations), total=len(parts))
+            done = Progress(
+                stage=Stage.EXPLAINING,
+                done=len(explanations),
+                total=len(parts),
+                chunks=len(parts),
+            )
             await self._tell(job, done, report)
             explanations.append(await self._call_model(job, part))
         return merge(explanations)

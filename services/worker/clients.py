@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import zip_longest
 from uuid import UUID
 
 import grpc
@@ -14,6 +16,7 @@ from glossa.registry.v1 import registry_pb2
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
 from services.runtime.channel import calling
+from services.runtime.settings import CONTEXT_NEIGHBOURS
 from services.worker.domain import Failure, Job, Lease, ModelCall, Progress, Sticker, Verdict
 from services.worker.generation import GenerationView
 from services.worker.wire import (
@@ -31,7 +34,6 @@ PAGE_SECONDS = 60.0
 CALL_SECONDS = 5.0
 # A lease stream has no natural end; a new one each day keeps balancers and tokens fresh.
 STREAM_SECONDS = 24 * 3600.0
-NEIGHBOURS = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class Registry:
     async def get_page_content(self, pdf_hash: str, page: int) -> PageContent:
         """A page's text and that of its neighbours, in the order of their pages."""
         request = registry_pb2.GetPageContentRequest(
-            pdf_hash=pdf_hash, page=page, neighbours=NEIGHBOURS
+            pdf_hash=pdf_hash, page=page, neighbours=CONTEXT_NEIGHBOURS
         )
         text, neighbours = "", list[registry_pb2.PageText]()
         with calling("registry"):
@@ -97,9 +99,15 @@ class Jobs:
         self._stub = JobServiceStub(channel)
         self._worker_id = worker_id
 
-    async def lease_jobs(self, credits_given: AsyncIterator[int]) -> AsyncIterator[Job]:
-        """Jobs as they come, one for each credit; ends after the credits end or the server does."""
-        call = self._stub.LeaseJobs(self._credit_requests(credits_given), timeout=STREAM_SECONDS)
+    async def lease_jobs(
+        self, credits_given: AsyncIterator[int], *, until_empty: bool = False
+    ) -> AsyncIterator[Job]:
+        """Jobs as they come, one for each credit; ends after the credits end or the server does.
+
+        With `until_empty` it also ends when there is nothing to be done.
+        """
+        requests = self._credit_requests(credits_given, until_empty)
+        call = self._stub.LeaseJobs(requests, timeout=STREAM_SECONDS)
         try:
             with calling("cache"):
                 async for response in call:
@@ -108,20 +116,38 @@ class Jobs:
             call.cancel()
 
     async def _credit_requests(
-        self, credits_given: AsyncIterator[int]
+        self, credits_given: AsyncIterator[int], until_empty: bool
     ) -> AsyncIterator[jobs_pb2.LeaseJobsRequest]:
         async for count in credits_given:
-            yield jobs_pb2.LeaseJobsRequest(worker_id=self._worker_id, credits=count)
+            yield jobs_pb2.LeaseJobsRequest(
+                worker_id=self._worker_id, credits=count, until_empty=until_empty
+            )
 
-    async def renew_leases(self, leases: Mapping[Lease, Progress | None]) -> set[UUID]:
-        """Keeps leases alive and tells their progress; answers which generations are still ours."""
+    async def renew_leases(
+        self, leases: Mapping[Lease, Progress | None]
+    ) -> dict[UUID, timedelta | None]:
+        """Keeps leases alive and tells their progress.
+
+        Answers which generations are still ours, and how long each may still take.
+        """
         request = jobs_pb2.RenewLeasesRequest(
             worker_id=self._worker_id,
             leases=[progress_message(lease, progress) for lease, progress in leases.items()],
         )
         with calling("cache"):
             response = await self._stub.RenewLeases(request, timeout=CALL_SECONDS)
-        return {UUID(kept) for kept in response.kept}
+        # A Cache of an older version does not tell the time.
+        times = [time_left.ToTimedelta() for time_left in response.time_left]
+        kept = [UUID(generation_id) for generation_id in response.kept]
+        return dict(zip_longest(kept, times[: len(kept)]))
+
+    async def release_jobs(self, leases: Sequence[Lease]) -> None:
+        """Gives jobs back without using up an attempt."""
+        request = jobs_pb2.ReleaseJobsRequest(
+            worker_id=self._worker_id, leases=[lease_message(lease) for lease in leases]
+        )
+        with calling("cache"):
+            await self._stub.ReleaseJobs(request, timeout=CALL_SECONDS)
 
     async def complete_jobs(
         self, results: Sequence[tuple[Lease, tuple[Sticker, ...]]]

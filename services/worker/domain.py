@@ -155,6 +155,8 @@ class Progress:
     stage: Stage
     done: int = 0
     total: int = 0
+    # Into how many chunks the page was cut, once that is known: it gets more time for more.
+    chunks: int = 0
 
 
 def chunks(page: Page) -> tuple[Page, ...]:

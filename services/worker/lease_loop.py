@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +14,7 @@ from services.runtime.errors import GlossaError
 from services.runtime.periodic import Periodic, periodic
 from services.worker.attempt import Attempts
 from services.worker.clients import Jobs
+from services.worker.deadline import Deadline
 from services.worker.domain import Job, Lease, Progress
 from services.worker.metrics import LEASES_LOST
 
@@ -28,6 +29,7 @@ class _Running:
     """An attempt under way: what renewals tell about it, and whether it may still be stopped."""
 
     task: "asyncio.Task[None]"
+    deadline: Deadline
     progress: Progress | None = None
     handing_in: bool = False
 
@@ -50,9 +52,7 @@ class LeaseLoop:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Takes jobs until the block ends; attempts still running then are given up."""
-        async with periodic(
-            "renew_leases", every=self._renew_every, run_once=self._renew_leases
-        ) as self._renewal:
+        async with self.renewing():
             taking = asyncio.create_task(self._take_jobs(), name="take_jobs")
             try:
                 yield
@@ -60,16 +60,46 @@ class LeaseLoop:
                 await _stop(taking, *(running.task for running in self._running.values()))
 
     async def drain(self, grace: timedelta) -> None:
-        """Takes no more jobs and lets running attempts finish; what outlasts the grace is stopped.
-
-        The leases of stopped attempts run out by themselves.
-        """
+        """Takes no more jobs and lets running attempts finish; the rest is given back."""
         self._draining.set()
         self._credits.put_nowait(None)
-        tasks = [running.task for running in self._running.values()]
-        if tasks:
-            await asyncio.wait(tasks, timeout=grace.total_seconds())
-        await _stop(*tasks)
+        running = {lease: running.task for lease, running in self._running.items()}
+        if running:
+            await asyncio.wait(running.values(), timeout=grace.total_seconds())
+        left = [lease for lease, task in running.items() if not task.done()]
+        await _stop(*running.values())
+        await self._release(left)
+
+    async def run_until_empty(self) -> int:
+        """Takes jobs until there are none and all have ended; answers how many it took.
+
+        Whatever stops it leaves running attempts to `drain`.
+        """
+        taken = 0
+        async for job in self._jobs.lease_jobs(self._stream_of_credits(), until_empty=True):
+            self._start(job)
+            taken += 1
+        while self._running:
+            await asyncio.wait([running.task for running in self._running.values()])
+        return taken
+
+    @asynccontextmanager
+    async def renewing(self) -> AsyncIterator[None]:
+        """Keeps the leases of running attempts alive until the block ends."""
+        async with periodic(
+            "renew_leases", every=self._renew_every, run_once=self._renew_leases
+        ) as self._renewal:
+            yield
+
+    async def _release(self, leases: Sequence[Lease]) -> None:
+        """What cannot be given back now comes back by itself when its lease runs out."""
+        if not leases:
+            return
+        try:
+            await self._jobs.release_jobs(leases)
+            log.info("jobs_released", count=len(leases))
+        except GlossaError as error:
+            log.warning("jobs_not_released", count=len(leases), reason=error.reason)
 
     async def _take_jobs(self) -> None:
         delay = FIRST_RECONNECT
@@ -77,7 +107,10 @@ class LeaseLoop:
             try:
                 async for job in self._jobs.lease_jobs(self._stream_of_credits()):
                     delay = FIRST_RECONNECT
-                    self._start(job)
+                    if self._draining.is_set():  # came while the stream was closing
+                        await self._release([job.lease])
+                    else:
+                        self._start(job)
             except GlossaError as error:
                 log.warning("lease_stream_broke", reason=error.reason)
             except Exception:
@@ -97,17 +130,18 @@ class LeaseLoop:
             yield count
 
     def _start(self, job: Job) -> None:
-        if self._draining.is_set():
-            return  # came while the stream was closing; its lease runs out
-        task = asyncio.create_task(self._run(job), name=f"attempt {job.lease.generation_id}")
-        self._running[job.lease] = _Running(task=task)
+        deadline = Deadline(job.time_left)
+        task = asyncio.create_task(
+            self._run(job, deadline), name=f"attempt {job.lease.generation_id}"
+        )
+        self._running[job.lease] = _Running(task=task, deadline=deadline)
         task.add_done_callback(lambda _: self._ended(job.lease))
 
     def _ended(self, lease: Lease) -> None:
         self._running.pop(lease, None)
         self._credits.put_nowait(1)
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: Job, deadline: Deadline) -> None:
         lease = job.lease
         request.request_id.set(f"job-{lease.generation_id}-{lease.attempt}")
         structlog.contextvars.bind_contextvars(
@@ -116,6 +150,7 @@ class LeaseLoop:
         try:
             await self._attempts.run(
                 job,
+                deadline,
                 report=lambda progress: self._report(lease, progress),
                 hand_in=lambda: self._hand_in(lease),
             )
@@ -144,6 +179,8 @@ class LeaseLoop:
         for lease in leases:
             if lease.generation_id not in kept:
                 self._give_up(lease)
+            elif (time_left := kept[lease.generation_id]) and lease in self._running:
+                self._running[lease].deadline.grant(time_left)
 
     def _give_up(self, lease: Lease) -> None:
         """Another attempt owns the generation: stop at once, so that nothing more is written."""

@@ -20,6 +20,8 @@ OPERATIONS_PER_CALL = 100
 MAX_WAITING = 10_000
 FIRST_DELAY = timedelta(milliseconds=250)
 LONGEST_DELAY = timedelta(seconds=30)
+# For the last calls when the worker is stopped.
+GRACE = timedelta(seconds=2)
 
 
 class Operations:
@@ -29,7 +31,6 @@ class Operations:
         self._send = send
         self._waiting: deque[ModelCall] = deque()
         self._arrived = asyncio.Event()
-        self._sending = asyncio.Lock()
 
     def report(self, call: ModelCall) -> None:
         """Takes note of a call and returns at once."""
@@ -41,7 +42,7 @@ class Operations:
 
     @asynccontextmanager
     async def reporting(self) -> AsyncIterator[None]:
-        """Sends what is reported until the block ends."""
+        """Sends what is reported until the block ends, and what is left then."""
         task = asyncio.create_task(self._run(), name="report_operations")
         try:
             yield
@@ -49,11 +50,11 @@ class Operations:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+            await self._send_the_rest()
 
-    async def drain(self, grace: timedelta) -> None:
-        """Sends what is left, once and for so long at most."""
+    async def _send_the_rest(self) -> None:
         try:
-            async with asyncio.timeout(grace.total_seconds()):
+            async with asyncio.timeout(GRACE.total_seconds()):
                 while self._waiting:
                     await self._send_some()
         except (GlossaError, TimeoutError):
@@ -77,14 +78,13 @@ class Operations:
 
     async def _send_some(self) -> None:
         """Sends the oldest; they wait on until they are recorded or refused."""
-        async with self._sending:
-            batch = list(islice(self._waiting, OPERATIONS_PER_CALL))
-            if batch:
-                await self._send_or_split(batch)
-            for _ in batch:
-                self._waiting.popleft()
-            if not self._waiting:
-                self._arrived.clear()
+        batch = list(islice(self._waiting, OPERATIONS_PER_CALL))
+        if batch:
+            await self._send_or_split(batch)
+        for _ in batch:
+            self._waiting.popleft()
+        if not self._waiting:
+            self._arrived.clear()
 
     async def _send_or_split(self, batch: Sequence[ModelCall]) -> None:
         """A batch that is refused goes one by one, so that one bad call does not hide the rest."""

@@ -1,6 +1,5 @@
 """Every SQL statement of the schema `worker`; one public method is one transaction."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -86,18 +85,7 @@ class EventStore:
 
     async def listen(self, on_event: Callable[[], None]) -> None:
         """Calls `on_event` for every recorded event, until the connection is lost."""
-        lost = asyncio.Event()
-
-        def hear(*_: object) -> None:
-            on_event()
-
-        async with self._database.connection() as connection:
-            connection.add_termination_listener(lambda _: lost.set())
-            await connection.add_listener("worker_events", hear)
-            try:
-                await lost.wait()
-            finally:
-                await connection.remove_listener("worker_events", hear)
+        await self._database.listen({"worker_events": lambda _: on_event()})
 
 
 async def _newest(connection: Connection, generation_id: UUID) -> Event | None:

@@ -63,6 +63,7 @@ def progress_message(lease: Lease, progress: Progress | None) -> jobs_pb2.LeaseP
     if progress is not None:
         message.stage = stage_value(progress.stage)
         message.done, message.total = progress.done, progress.total
+        message.chunks = progress.chunks
     return message
 
 

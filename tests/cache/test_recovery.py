@@ -16,7 +16,7 @@ from glossa.registry.v1 import registry_pb2
 
 from services.cache.__main__ import compose
 from services.cache.config import Config
-from services.cache.domain import Ask, Key, Outcome, Request, ResolvedPage
+from services.cache.domain import SHARED_SCOPE, Ask, Key, Outcome, Request, ResolvedPage
 from services.cache.request_store import RequestStore
 from services.runtime.database import open_database
 from services.runtime.server import running
@@ -70,6 +70,10 @@ async def charge(house: House, pdf_hash: str, request_id: UUID) -> None:
     await house.suite.quota.Admit(request, metadata=house.suite.bearer("cache"))
 
 
+def page_of(pdf_hash: str) -> ResolvedPage:
+    return ResolvedPage(pdf_hash=pdf_hash, page=1, effective_mode="text_only", images_count=0)
+
+
 async def open_intent(
     databases: Mapping[str, str],
     pdf_hash: str,
@@ -90,7 +94,8 @@ async def open_intent(
                 page=1,
                 locale="en",
             ),
-            ResolvedPage(pdf_hash=pdf_hash, page=1, effective_mode="text_only", images_count=0),
+            page_of(pdf_hash),
+            scope=SHARED_SCOPE,
             outcome=Outcome.JOINED if join else Outcome.GENERATED,
             generation_id=join,
         )
@@ -184,7 +189,7 @@ async def test_a_taken_over_intent_cannot_be_attached_by_its_former_holder(
         store = RequestStore(database, Config.model_construct().clocks())
         assert await store.take_over_intent(request_id) is not None
         attached = await store.attach(
-            request_id, nonce=slow.nonce, key=key, images_count=0, units=1
+            request_id, nonce=slow.nonce, key=key, page=page_of(pdf_hash), units=1
         )
 
     assert attached is None
@@ -308,7 +313,9 @@ async def test_a_generation_cannot_end_while_somebody_is_being_written_down_for_
         async with blocker.transaction():
             await blocker.execute("SELECT pg_advisory_xact_lock(1)")
             joining = asyncio.create_task(
-                store.attach(request_id, nonce=intent.nonce, key=key, images_count=0, units=1)
+                store.attach(
+                    request_id, nonce=intent.nonce, key=key, page=page_of(pdf_hash), units=1
+                )
             )
             await house.until("SELECT count(*) >= 1 FROM pg_locks WHERE NOT granted")
             ending = asyncio.create_task(house.worker.complete(job))

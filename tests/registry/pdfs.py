@@ -20,6 +20,14 @@ def text_pdf(*pages: str) -> bytes:
     return bytes(document.tobytes())
 
 
+def joined(*contents: bytes) -> bytes:
+    """One document with the pages of all."""
+    document = pymupdf.open()
+    for content in contents:
+        document.insert_pdf(pymupdf.open(stream=content))
+    return bytes(document.tobytes())
+
+
 def unique_pdf(seed: object, *, pages: int = 1) -> bytes:
     """A PDF no other test has, so that tests may share a database."""
     return text_pdf(*(f"{SENTENCE} Edition {seed}, page {page}." for page in range(1, pages + 1)))

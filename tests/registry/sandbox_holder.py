@@ -14,7 +14,7 @@ async def hold(path: str) -> None:
         await sandbox.warm()
         [pid] = sandbox.pids
         print(pid, flush=True)
-        await sandbox.describe(os.open(path, os.O_RDONLY), 1)
+        await sandbox.describe(os.open(path, os.O_RDONLY), [1])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from glossa.registry.v1 import registry_pb2 as pb
 
+from services.registry import metrics
 from tests.registry import pdfs
 from tests.registry.client import Registry
 from tests.registry.refusals import refused
@@ -126,6 +127,74 @@ async def test_a_page_is_resolved_by_file_and_by_hash_alike(
     assert by_file.effective_mode == pb.EFFECTIVE_MODE_TEXT_ONLY
     assert (by_file.word_count, by_file.images_count, by_file.is_scanned) == (7, 0, False)
     assert by_file.fingerprint.startswith("1:")
+
+
+async def context_of(registry: Registry, owner: pb.Owner, content: bytes, page: int, n: int) -> str:
+    await registry.upload(content, owner)
+    request = pb.ResolvePageRequest(owner=owner, pdf_hash=hash_of(content), page=page, neighbours=n)
+    answer: pb.ResolvePageResponse = await registry.call("ResolvePage", request)
+    return answer.context_fingerprint
+
+
+async def test_a_context_is_its_pages_in_order_and_the_ends_of_the_document(
+    registry: Registry, someone: pb.Owner
+) -> None:
+    async def context(*pages: str, page: int = 2, n: int = 1) -> str:
+        return await context_of(registry, someone, pdfs.text_pdf(*pages), page, n)
+
+    original = await context("before", "the page", "after")
+    assert await context("another start", "before", "the page", "after", page=3) == original
+    changed = [
+        await context("poison", "the page", "after"),
+        await context("before", "the page", "poison"),
+        await context("before", "the page"),
+        await context("the page", "after", page=1),
+        await context("after", "the page", "before"),
+        await context("before", "the page", "after", n=0),
+        await context("before", "the page", "after", n=2),
+    ]
+    assert len({original, *changed}) == 1 + len(changed)
+
+
+async def test_the_pages_of_a_context_are_looked_at_in_one_task(
+    registry: Registry, someone: pb.Owner
+) -> None:
+    content = pdfs.unique_pdf("one task", pages=5)
+    tasks = metrics.pdf_tasks.labels("describe", "done")
+    before = tasks._value.get()
+
+    answers = await asyncio.gather(
+        *(context_of(registry, someone, content, 3, 1) for _ in range(10))
+    )
+
+    assert len(set(answers)) == 1
+    assert answers[0].startswith("1:")
+    assert tasks._value.get() == before + 1
+    assert len(await registry.rows(PAGE_ROWS, hash_of(content))) == 3
+
+
+async def test_a_neighbour_that_cannot_be_read_leaves_the_page_without_a_context(
+    registry: Registry, someone: pb.Owner
+) -> None:
+    content = pdfs.joined(pdfs.text_pdf("readable"), pdfs.endless_pdf(), pdfs.text_pdf("far away"))
+    await registry.upload(content, someone)
+    request = pb.ResolvePageRequest(owner=someone, pdf_hash=hash_of(content), page=1, neighbours=1)
+    for _ in range(2):  # found out, and from memory
+        answer = await registry.call("ResolvePage", request)
+        assert (answer.word_count, answer.context_fingerprint) == (1, "")
+    request.page = 2
+    with refused() as told:
+        await registry.call("ResolvePage", request)
+    assert told.reason == "PDF_TIMEOUT"
+
+
+@pytest.mark.parametrize("neighbours", [-1, 3])
+async def test_too_many_neighbours_are_refused(
+    registry: Registry, someone: pb.Owner, neighbours: int
+) -> None:
+    with refused() as told:
+        await context_of(registry, someone, pdfs.unique_pdf("neighbours"), 1, neighbours)
+    assert (told.code, told.field) == ("INVALID_ARGUMENT", "neighbours")
 
 
 async def test_a_page_with_a_picture_is_explained_with_images(

@@ -22,7 +22,9 @@ async def sandbox() -> AsyncIterator[PdfSandbox]:
 
 async def described(sandbox: PdfSandbox, content: bytes, page: int = 1) -> PageMetadata:
     with handed_over(content) as file:
-        return await sandbox.describe(file, page)
+        seen = (await sandbox.describe(file, [page]))[page]
+    assert isinstance(seen, PageMetadata)
+    return seen
 
 
 async def content_of(sandbox: PdfSandbox, content: bytes, **wanted: bool) -> PageContent:

@@ -6,7 +6,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from services.registry import store
+from services.registry import page_store, store
 
 HASH = "a" * 64
 ADD_DOCUMENT = """
@@ -31,13 +31,13 @@ async def plan(connection: asyncpg.Connection, statement: str, *values: object) 
     return "\n".join(row[0] for row in rows)
 
 
-@pytest.mark.parametrize("statement", [store.FIND_HELD, store.RESOLVE_HASH])
+@pytest.mark.parametrize("statement", [store.FIND_HELD, page_store.RESOLVE_HASH])
 async def test_an_owner_among_thousands_of_holders_is_found_by_index(
     connection: asyncpg.Connection, statement: str
 ) -> None:
     await connection.execute(CROWD, HASH)
     await connection.execute("ANALYZE registry.files")
-    page = (1,) if "$4" in statement else ()
+    page = ([1],) if "$4" in statement else ()
 
     chosen = await plan(connection, statement, HASH, "user-77", None, *page)
 

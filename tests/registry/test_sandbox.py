@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from services.registry.errors import PdfError, PdfReaderLost, PdfStalled, PdfTimeout
+from services.registry.domain import PageMetadata
+from services.registry.errors import PdfError, PdfReaderLost, PdfStalled, PdfTimeout, PdfUnreadable
 from services.registry.sandbox import PdfSandbox, SandboxLimits, open_sandbox, read_only
 from tests.registry import pdfs
 
@@ -35,6 +36,14 @@ async def refusal(sandbox: PdfSandbox, content: bytes) -> str:
     with handed_over(content) as file, pytest.raises(PdfError) as refused:
         await sandbox.inspect(file)
     return refused.value.reason
+
+
+async def described(sandbox: PdfSandbox, file: int, page: int) -> PageMetadata:
+    """One page, or the error it was refused with."""
+    seen = (await sandbox.describe(file, [page]))[page]
+    if isinstance(seen, PdfError):
+        raise seen
+    return seen
 
 
 def knows_landlock() -> bool:
@@ -130,17 +139,17 @@ def test_a_file_is_handed_over_for_reading_only() -> None:
 
 async def test_a_page_that_is_not_there_is_unreadable(sandbox: PdfSandbox) -> None:
     with handed_over(pdfs.text_pdf("only one")) as file, pytest.raises(PdfError) as refused:
-        await sandbox.describe(file, 4)
+        await described(sandbox, file, 4)
     assert refused.value.reason == "PDF_UNREADABLE"
 
 
 async def test_work_without_end_is_stopped_by_its_computing_time() -> None:
     async with open_sandbox(SandboxLimits(children=1, cpu_seconds=1)) as sandbox:
         with handed_over(pdfs.endless_pdf()) as file, pytest.raises(PdfTimeout) as refused:
-            await sandbox.describe(file, 1)
+            await described(sandbox, file, 1)
         assert refused.value.lasting
         with handed_over(pdfs.text_pdf("still there")) as file:
-            assert (await sandbox.describe(file, 1)).word_count == 2
+            assert (await described(sandbox, file, 1)).word_count == 2
 
 
 async def test_a_wall_clock_that_runs_out_is_not_held_against_the_pdf() -> None:
@@ -149,7 +158,7 @@ async def test_a_wall_clock_that_runs_out_is_not_held_against_the_pdf() -> None:
         await sandbox.warm()
         [pid] = sandbox.pids
         with handed_over(pdfs.endless_pdf()) as file, pytest.raises(PdfStalled) as refused:
-            await sandbox.describe(file, 1)
+            await described(sandbox, file, 1)
         assert (refused.value.reason, refused.value.lasting) == ("PDF_TIMEOUT", False)
         await until_gone(pid)
 
@@ -158,10 +167,26 @@ async def test_a_page_that_needs_too_much_memory_is_too_complex() -> None:
     limits = SandboxLimits(children=1, memory_bytes=320 << 20)
     async with open_sandbox(limits) as sandbox:
         with handed_over(pdfs.text_bomb_pdf(24)) as file, pytest.raises(PdfError) as refused:
-            await sandbox.describe(file, 1)
+            await described(sandbox, file, 1)
         assert refused.value.reason == "PDF_TOO_COMPLEX"
         with handed_over(pdfs.text_pdf("still there")) as file:
-            assert (await sandbox.describe(file, 1)).word_count == 2
+            assert (await described(sandbox, file, 1)).word_count == 2
+
+
+async def test_a_page_that_kills_its_child_is_blamed_alone() -> None:
+    content = pdfs.joined(pdfs.text_pdf("one"), pdfs.endless_pdf(), pdfs.text_pdf("two words"))
+    async with open_sandbox(SandboxLimits(children=1, cpu_seconds=1)) as sandbox:
+        with handed_over(content) as file:
+            seen = await sandbox.describe(file, [1, 2, 3, 9])
+    assert [getattr(seen[page], "word_count", None) for page in (1, 3)] == [1, 2]
+    assert isinstance(seen[2], PdfTimeout)
+    assert isinstance(seen[9], PdfUnreadable)
+
+
+async def test_a_file_that_cannot_be_opened_is_not_tried_page_by_page(sandbox: PdfSandbox) -> None:
+    with handed_over(pdfs.GARBAGE) as file:
+        seen = await sandbox.describe(file, [1, 2, 3])
+    assert [type(error) for error in seen.values()] == [PdfUnreadable] * 3
 
 
 async def test_an_answer_longer_than_agreed_is_too_complex() -> None:
@@ -176,7 +201,7 @@ async def test_a_child_killed_in_the_middle_is_replaced_without_anyone_noticing(
         await sandbox.warm()
         [pid] = sandbox.pids
         with handed_over(pdfs.endless_pdf()) as file:
-            task = asyncio.create_task(sandbox.describe(file, 1))
+            task = asyncio.create_task(described(sandbox, file, 1))
             await until_busy(pid)
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(PdfTimeout):  # the second child found out what the PDF is like
@@ -206,7 +231,7 @@ async def test_a_caller_that_goes_away_leaves_no_busy_child() -> None:
         await sandbox.warm()
         [pid] = sandbox.pids
         with handed_over(pdfs.endless_pdf()) as file:
-            task = asyncio.create_task(sandbox.describe(file, 1))
+            task = asyncio.create_task(described(sandbox, file, 1))
             await until_busy(pid)
             task.cancel()
             await asyncio.wait([task])

@@ -16,6 +16,7 @@ from services.runtime.database import open_database
 from services.runtime.settings import ExplanationSettings
 from services.worker.attempt import Attempts
 from services.worker.clients import Jobs, Quota, Registry
+from services.worker.deadline import Deadline
 from services.worker.delivery import Delivery
 from services.worker.domain import Explanation, Job, Page, Progress, Stage
 from services.worker.generation import Event
@@ -50,7 +51,7 @@ class Bench:
 
     async def run(self, job: Job, explainer: Explainer | None = None) -> list[Progress]:
         told: list[Progress] = []
-        await self.attempts(explainer).run(job, told.append, lambda: None)
+        await self.attempts(explainer).run(job, Deadline(job.time_left), told.append, lambda: None)
         return told
 
     async def recorded(self, generation_id: UUID) -> list[Event]:

@@ -25,7 +25,6 @@ from tests.worker.waiting import until
 
 # 800 new and 100 cached tokens in, 80 out, at the prices of gpt-4.1-mini.
 COST = 800 * 400 + 100 * 100 + 80 * 1600
-GRACE = timedelta(seconds=10)
 
 
 def call(model: str = "gpt-4.1-mini") -> ModelCall:
@@ -133,10 +132,9 @@ async def test_one_refused_call_does_not_hide_its_neighbours() -> None:
     quota, before = Receiver(), lost("refused")
     operations = Operations(quota)
     calls = [call(), call("unheard-of"), call()]
-    for one in calls:
-        operations.report(one)
-
-    await operations.drain(GRACE)
+    async with operations.reporting():
+        for one in calls:
+            operations.report(one)
 
     assert quota.recorded == [calls[0].operation_id, calls[2].operation_id]
     assert lost("refused") == before + 1
@@ -146,10 +144,9 @@ async def test_memory_is_bounded_while_quota_is_away(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "MAX_WAITING", 5)
     quota, before = Receiver(), lost("overflow")
     operations = Operations(quota)
-    for _ in range(8):
-        operations.report(call())
-
-    await operations.drain(GRACE)
+    async with operations.reporting():
+        for _ in range(8):
+            operations.report(call())
 
     assert (len(quota.recorded), lost("overflow")) == (5, before + 3)
 
@@ -157,21 +154,19 @@ async def test_memory_is_bounded_while_quota_is_away(monkeypatch: pytest.MonkeyP
 async def test_what_cannot_be_told_at_the_end_is_counted_as_lost() -> None:
     quota, before = Receiver(away=True), lost("stopped")
     operations = Operations(quota)
-    operations.report(call())
-
-    await operations.drain(GRACE)
+    async with operations.reporting():
+        operations.report(call())
 
     assert lost("stopped") == before + 1
 
 
-async def test_stopping_and_sending_at_once_records_each_call_once() -> None:
+async def test_what_is_left_when_the_worker_stops_is_told_once() -> None:
     quota = Receiver()
     operations = Operations(quota)
     calls = [call() for _ in range(450)]
     async with operations.reporting():
         for one in calls:
             operations.report(one)
-        await operations.drain(GRACE)
 
     assert quota.recorded == [one.operation_id for one in calls]
 

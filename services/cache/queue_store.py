@@ -1,0 +1,125 @@
+"""SQL that keeps the queue moving: backoffs that are over, long waits, work left behind."""
+
+from services.cache.generation_store import present_turn
+from services.cache.job_domain import Clocks, Failure, Lease, Verdict
+from services.cache.job_store import end_job, lease_from
+from services.runtime.database import Database
+
+# What has waited out its backoff is served in the present round of its lane.
+READMIT_DUE = f"""
+UPDATE cache.generations AS job
+SET turn = {present_turn("job.lane")}
+WHERE job.status = 'generating' AND job.turn IS NULL AND job.run_after <= now()
+RETURNING job.generation_id
+"""
+
+# Who has waited too long goes to the front of the first lane, owners still in turns.
+AGE_WAITING = f"""
+WITH present AS (
+    SELECT {present_turn("0")} AS turn
+), aged AS (
+    SELECT old.generation_id,
+           present.turn + row_number() OVER (PARTITION BY old.owner ORDER BY old.run_after) - 1
+               AS turn
+    FROM (
+        SELECT generation_id, owner, run_after
+        FROM cache.generations
+        WHERE status = 'generating' AND turn IS NOT NULL AND run_after < now() - $1::interval
+          AND (leased_until IS NULL OR leased_until < now())
+        ORDER BY run_after
+        LIMIT 1000
+    ) AS old
+    CROSS JOIN present
+)
+UPDATE cache.generations AS job
+SET lane = 0, turn = aged.turn
+FROM aged
+WHERE job.generation_id = aged.generation_id AND job.status = 'generating'
+  AND (job.lane > 0 OR job.turn > aged.turn)
+RETURNING job.generation_id
+"""
+
+# Leases that ran out on their last attempt.
+FIND_SPENT = """
+SELECT generation_id, attempts
+FROM cache.generations
+WHERE status = 'generating' AND attempts - released >= $1
+  AND (leased_until IS NULL OR leased_until < now())
+LIMIT 1000
+"""
+
+# Jobs no worker has taken up in time.
+FIND_OVERDUE = """
+SELECT generation_id, attempts
+FROM cache.generations
+WHERE status = 'generating' AND run_after < now() - $1::interval
+  AND (leased_until IS NULL OR leased_until < now() - $1::interval)
+LIMIT 1000
+"""
+
+# For the sweep: only what no worker holds, even if one has renewed since the sweep looked.
+END_ABANDONED_JOB = """
+UPDATE cache.generations
+SET status = 'failed', stage = 'failed', completed_at = now(),
+    leased_by = NULL, leased_until = NULL, deadline_at = NULL,
+    error_reason = $3, error_message = $4, failed_for_good = $5
+WHERE generation_id = $1 AND status = 'generating' AND attempts = $2
+  AND (leased_until IS NULL OR leased_until < now())
+RETURNING generation_id
+"""
+
+# For invalidation: whoever holds it finds its lease lost.
+END_INVALID_JOB = """
+UPDATE cache.generations
+SET status = 'failed', stage = 'failed', completed_at = now(),
+    leased_by = NULL, leased_until = NULL, deadline_at = NULL,
+    error_reason = $3, error_message = $4, failed_for_good = $5
+WHERE generation_id = $1 AND status = 'generating' AND attempts = $2
+RETURNING generation_id
+"""
+
+# A hint for other replicas; polling is what is relied on.
+ANNOUNCE_JOBS = "SELECT pg_notify('cache_jobs', $1)"
+
+
+class QueueStore:
+    """The queue as its keepers see it: upkeep, sweep and invalidation."""
+
+    def __init__(self, database: Database, clocks: Clocks) -> None:
+        self._database = database
+        self._clocks = clocks
+
+    async def readmit_due(self) -> int:
+        """Let jobs whose backoff is over take their turn."""
+        async with self._database.connection() as connection:
+            return len(await connection.fetch(READMIT_DUE))
+
+    async def age_waiting(self) -> int:
+        """Let jobs that have waited too long go first."""
+        async with self._database.connection() as connection:
+            return len(await connection.fetch(AGE_WAITING, self._clocks.ageing))
+
+    async def find_spent(self) -> list[Lease]:
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(FIND_SPENT, self._clocks.max_attempts)
+        return [lease_from(row) for row in rows]
+
+    async def find_overdue(self) -> list[Lease]:
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(FIND_OVERDUE, self._clocks.queue_wait)
+        return [lease_from(row) for row in rows]
+
+    async def end_abandoned_job(self, failure: Failure) -> Verdict:
+        """End what no worker holds, with the same settlement as a worker's failure."""
+        async with self._database.transaction() as connection:
+            return await end_job(connection, END_ABANDONED_JOB, failure)
+
+    async def end_invalid_job(self, failure: Failure) -> Verdict:
+        """End a generation that is not wanted any more, whoever holds it."""
+        async with self._database.transaction() as connection:
+            return await end_job(connection, END_INVALID_JOB, failure)
+
+    async def announce_jobs(self, sender: str) -> None:
+        """Tell other replicas that there is work."""
+        async with self._database.connection() as connection:
+            await connection.execute(ANNOUNCE_JOBS, sender)
