@@ -76,15 +76,15 @@ class Rules:
             "period_seconds": self.period.total_seconds(),
             "prices": dict(self.prices),
             "plans": [{"plan": plan, "units": units} for plan, units in self.units.items()],
+            "soft_seconds": SOFT_WINDOW.total_seconds(),
+            "hard_seconds": HARD_WINDOW.total_seconds(),
+            "daily_seconds": DAY.total_seconds(),
             "limits": [
                 {
                     "plan": plan,
                     "endpoint": endpoint,
-                    "soft_seconds": SOFT_WINDOW.total_seconds(),
                     "hard_limit": limits.hard,
-                    "hard_seconds": HARD_WINDOW.total_seconds(),
                     "daily_limit": limits.daily,
-                    "daily_seconds": DAY.total_seconds(),
                 }
                 for (plan, endpoint), limits in self.limits.items()
             ],

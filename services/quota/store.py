@@ -58,7 +58,9 @@ SELECT account.balance_units, account.period_ends_at, account.plan, clock.now,
        used.daily_used, used.daily_since
 FROM clock_timestamp() AS clock (now)
 LEFT JOIN quota.accounts AS account ON account.user_id = $1
-CROSS JOIN LATERAL quota.windows_of($1, $2, $3, clock.now, $4, $5, $6) AS used
+CROSS JOIN LATERAL quota.windows_of(
+    $1, $2, $3, clock.now - $4::interval, clock.now - $5::interval, clock.now - $6::interval
+) AS used
 """
 
 READ_PREFERENCES = """
@@ -157,7 +159,7 @@ class QuotaStore:
 
     async def read_status(self, user_id: str, endpoint: str) -> Status:
         """Windows, units left and the end of the period, without taking a lock or writing."""
-        lengths = (SOFT_WINDOW.total_seconds(), HARD_WINDOW.total_seconds(), DAY.total_seconds())
+        lengths = (SOFT_WINDOW, HARD_WINDOW, DAY)
         endpoints = self._rules_json["endpoints"]
         async with acting_for(self._database, user_id) as connection:
             row = await connection.fetchrow(READ_STATUS, user_id, endpoint, endpoints, *lengths)

@@ -22,6 +22,7 @@ BAR = 1.3
 ROUNDS = 3
 CALLS = {1: 400, 256: 20}
 USERS = 10_000
+GENERATIONS = [uuid4() for _ in range(100)]
 
 # A hundred charges for each of ten thousand users; their sums are the balances.
 FILL = f"""
@@ -36,7 +37,7 @@ WITH charge AS (
         (request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale,
          effective_mode, quota_units, status, created_at)
     SELECT gen_random_uuid(), 'user-' || (n % {USERS} + 1), 'explain_page', 'cached',
-           gen_random_uuid(), repeat('a', 64), 1, 'en', 'text_only', 1, 'charged',
+           md5((n % 10000)::text)::uuid, repeat('a', 64), 1, 'en', 'text_only', 1, 'charged',
            now() - interval '1 second' * n
     FROM generate_series(1, 1000000) AS n
     RETURNING request_id, user_id
@@ -107,8 +108,9 @@ GENEROUS = {"units_per_period": 10**9, "hard_limit": 10**6, "daily_limit": 10**7
 
 def hit(number: int) -> AdmitRequest:
     user = f"user-{number * 7919 % USERS + 1}"
+    generation = GENERATIONS[number % len(GENERATIONS)]
     return AdmitRequest(
-        uuid4(), user, "explain_page", "cached", uuid4(), "a" * 64, 1, "en", "text_only", True
+        uuid4(), user, "explain_page", "cached", generation, "a" * 64, 1, "en", "text_only", True
     )
 
 

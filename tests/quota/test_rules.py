@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from services.quota.domain import (
+    DAY,
     HARD_WINDOW,
     PLANS,
+    SOFT_WINDOW,
     AdmitRequest,
     Answer,
     Decision,
@@ -200,11 +202,13 @@ class World:
         for endpoint in ("explain_page", "fly"):
             used = await connection.fetchrow(
                 "SELECT soft_used, soft_since, hard_used, hard_since, daily_used, daily_since"
-                " FROM quota.windows_of($1, $2, $3, $4, 60, 10, 86400)",
+                " FROM quota.windows_of($1, $2, $3, $4, $5, $6)",
                 name,
                 endpoint,
                 ["explain_page", "fly"],
-                self.now,
+                self.now - SOFT_WINDOW,
+                self.now - HARD_WINDOW,
+                self.now - DAY,
             )
             assert Windows(*used) == self.model.windows(account, endpoint, self.now)
 

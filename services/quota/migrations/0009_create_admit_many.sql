@@ -3,8 +3,9 @@
 --
 -- `rules` is configuration, given with every call:
 --   {"endpoints": [name], "period_seconds": n, "prices": {outcome: units}, "plans": [{"plan", "units"}],
---    "limits": [{"plan", "endpoint", "soft_limit", "soft_seconds", "hard_limit", …, "daily_seconds"}],
---    "shadow": bool, "monthly_budget", "daily_ceiling", "document_ceiling": nano-dollars or null}
+--    "soft_seconds", "hard_seconds", "daily_seconds": lengths of the windows,
+--    "limits": [{"plan", "endpoint", "hard_limit", "daily_limit"}], "shadow": bool,
+--    "monthly_budget", "daily_ceiling", "document_ceiling": nano-dollars or null}
 -- `moment` is NULL in production: the database clock, read once the locks are held.
 
 -- What an outcome costs. Who does not share gets nothing free.
@@ -16,11 +17,11 @@ RETURN CASE
     ELSE (rules -> 'prices' ->> outcome)::bigint
 END;
 
--- How full the windows of a user are: admissions since the window began, and when the oldest of them was.
--- One table look-up for each number; written so that the planner folds it into the statement that asks.
+-- How full the windows of a user are: admissions after each moment, and when the oldest of them was.
+-- One index look-up for each number; written so that the planner folds it into the statement that asks.
 CREATE FUNCTION quota.windows_of(
-    wanted_user text, wanted_endpoint text, all_endpoints jsonb, moment timestamptz,
-    soft_seconds double precision, hard_seconds double precision, daily_seconds double precision
+    wanted_user text, wanted_endpoint text, all_endpoints text[],
+    soft_after timestamptz, hard_after timestamptz, daily_after timestamptz
 ) RETURNS TABLE (
     newest_sequence bigint, newest_at timestamptz,
     soft_used bigint, soft_since timestamptz,
@@ -31,7 +32,8 @@ LANGUAGE sql STABLE AS $$
     SELECT newest.sequence, newest.admitted_at,
            coalesce(newest.sequence - soft.sequence + 1, 0), soft.admitted_at,
            coalesce(newest.sequence - hard.sequence + 1, 0), hard.admitted_at,
-           coalesce(daily.used, 0)::bigint, daily.since
+           coalesce(newest.sequence - daily.sequence + 1, 0) + coalesce(elsewhere.used, 0)::bigint,
+           least(daily.admitted_at, elsewhere.since)
     FROM (VALUES (1)) AS always (one)
     LEFT JOIN LATERAL (
         SELECT log.sequence, log.admitted_at FROM quota.ai_request_log AS log
@@ -40,24 +42,26 @@ LANGUAGE sql STABLE AS $$
     ) AS newest ON true
     LEFT JOIN LATERAL (
         SELECT log.sequence, log.admitted_at FROM quota.ai_request_log AS log
-        WHERE log.user_id = wanted_user AND log.endpoint = wanted_endpoint
-            AND log.admitted_at > moment - make_interval(secs => soft_seconds)
+        WHERE log.user_id = wanted_user AND log.endpoint = wanted_endpoint AND log.admitted_at > soft_after
         ORDER BY log.admitted_at, log.sequence LIMIT 1
     ) AS soft ON true
     LEFT JOIN LATERAL (
         SELECT log.sequence, log.admitted_at FROM quota.ai_request_log AS log
-        WHERE log.user_id = wanted_user AND log.endpoint = wanted_endpoint
-            AND log.admitted_at > moment - make_interval(secs => hard_seconds)
+        WHERE log.user_id = wanted_user AND log.endpoint = wanted_endpoint AND log.admitted_at > hard_after
         ORDER BY log.admitted_at, log.sequence LIMIT 1
     ) AS hard ON true
-    -- The daily window counts every endpoint.
+    LEFT JOIN LATERAL (
+        SELECT log.sequence, log.admitted_at FROM quota.ai_request_log AS log
+        WHERE log.user_id = wanted_user AND log.endpoint = wanted_endpoint AND log.admitted_at > daily_after
+        ORDER BY log.admitted_at, log.sequence LIMIT 1
+    ) AS daily ON true
+    -- The daily window counts the other endpoints too.
     LEFT JOIN LATERAL (
         SELECT sum(last.sequence - first.sequence + 1) AS used, min(first.admitted_at) AS since
-        FROM jsonb_array_elements_text(all_endpoints) AS each (endpoint)
+        FROM unnest(array_remove(all_endpoints, wanted_endpoint)) AS each (endpoint)
         CROSS JOIN LATERAL (
             SELECT log.sequence, log.admitted_at FROM quota.ai_request_log AS log
-            WHERE log.user_id = wanted_user AND log.endpoint = each.endpoint
-                AND log.admitted_at > moment - make_interval(secs => daily_seconds)
+            WHERE log.user_id = wanted_user AND log.endpoint = each.endpoint AND log.admitted_at > daily_after
             ORDER BY log.admitted_at, log.sequence LIMIT 1
         ) AS first
         CROSS JOIN LATERAL (
@@ -65,7 +69,7 @@ LANGUAGE sql STABLE AS $$
             WHERE log.user_id = wanted_user AND log.endpoint = each.endpoint
             ORDER BY log.admitted_at DESC, log.sequence DESC LIMIT 1
         ) AS last
-    ) AS daily ON true
+    ) AS elsewhere ON true
 $$;
 
 -- Opens the accounts that are missing, locks all of them in one order, and starts the periods that are due.
@@ -177,15 +181,6 @@ BEGIN
 END
 $$;
 
--- What an admission writes; types of their own, so that a new column of a table is no change to the function.
-CREATE TYPE quota.new_charge AS (
-    request_id uuid, user_id text, endpoint text, outcome text, generation_id uuid, pdf_hash text,
-    page integer, locale text, effective_mode text, quota_units bigint, share_to_cache boolean
-);
-CREATE TYPE quota.new_admission AS (
-    user_id text, endpoint text, admitted_at timestamptz, sequence bigint
-);
-
 -- Decides a batch in the order given, each request seeing what those before it were given. All or nothing for each:
 -- an admitted request has its charge, its entry and its place in the windows; a refused one leaves no trace. A
 -- request_id may be in a batch once.
@@ -207,46 +202,53 @@ SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     item record;
     shadow boolean := (rules ->> 'shadow')::boolean;
+    all_endpoints text[] := ARRAY(SELECT jsonb_array_elements_text(rules -> 'endpoints'));
+    hard_seconds double precision := rules ->> 'hard_seconds';
+    daily_seconds double precision := rules ->> 'daily_seconds';
     -- The user whose requests are being decided, and what the batch has done to its book so far.
     book_user text;
     balance bigint;
     let_in text[];
     let_in_here bigint;
+    -- The limits of that user's plan at this endpoint.
+    tier_plan text;
+    tier_endpoint text;
+    hard_limit bigint;
+    daily_limit bigint;
+    price bigint;
+    money record;
     -- When this batch's admissions count; never before an earlier one, should the clock have gone back.
     stamp timestamptz;
-    money record;
-    charges quota.new_charge[] := '{}';
-    admissions quota.new_admission[] := '{}';
+    -- By position in the batch: what is charged, NULL for nothing, and what is written down with it.
+    charged_units bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(request_ids)]);
+    charged_shares boolean[] := array_fill(NULL::boolean, ARRAY[cardinality(request_ids)]);
+    stamps timestamptz[] := array_fill(NULL::timestamptz, ARRAY[cardinality(request_ids)]);
+    sequences bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(request_ids)]);
 BEGIN
     moment := quota.lock_accounts(rules, user_ids, moment);
 
     FOR item IN
         SELECT asked.*, account.balance_units, account.plan,
                coalesce(preference.share_to_cache, true) AS shares,
-               quota.price_of(rules, asked.outcome, coalesce(preference.share_to_cache, true)) AS price,
                charge.user_id AS paid_by, charge.status AS paid_status, charge.quota_units AS paid_units,
                charge.outcome AS paid_outcome, charge.generation_id AS paid_generation,
                (charge.endpoint, charge.pdf_hash, charge.page, charge.locale, charge.effective_mode)
                    = (asked.endpoint, asked.pdf_hash, asked.page, asked.locale, asked.effective_mode)
                    AS same_purchase,
-               tier.hard_limit, tier.hard_seconds, tier.daily_limit, tier.daily_seconds, used.*
+               used.*
         FROM unnest(
-            request_ids, user_ids, endpoints, outcomes, generation_ids, pdf_hashes, pages, locales,
-            effective_modes, expected_shares
+            request_ids, user_ids, endpoints, outcomes, pdf_hashes, pages, locales, effective_modes, expected_shares
         ) WITH ORDINALITY AS asked (
-            request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale,
-            effective_mode, expected_share, "position"
+            request_id, user_id, endpoint, outcome, pdf_hash, page, locale, effective_mode, expected_share,
+            "position"
         )
         JOIN quota.accounts AS account ON account.user_id = asked.user_id
         LEFT JOIN quota.user_preferences AS preference ON preference.user_id = asked.user_id
         LEFT JOIN quota.explain_requests AS charge ON charge.request_id = asked.request_id
-        JOIN jsonb_to_recordset(rules -> 'limits') AS tier (
-            plan text, endpoint text, soft_seconds double precision, hard_limit bigint,
-            hard_seconds double precision, daily_limit bigint, daily_seconds double precision
-        ) ON tier.plan = account.plan AND tier.endpoint = asked.endpoint
         CROSS JOIN LATERAL quota.windows_of(
-            asked.user_id, asked.endpoint, rules -> 'endpoints', moment,
-            tier.soft_seconds, tier.hard_seconds, tier.daily_seconds
+            asked.user_id, asked.endpoint, all_endpoints,
+            moment - make_interval(secs => (rules ->> 'soft_seconds')::double precision),
+            moment - make_interval(secs => hard_seconds), moment - make_interval(secs => daily_seconds)
         ) AS used
         ORDER BY asked.user_id, asked."position"
     LOOP
@@ -255,6 +257,13 @@ BEGIN
             balance := item.balance_units;
             let_in := '{}';
         END IF;
+        IF item.plan IS DISTINCT FROM tier_plan OR item.endpoint IS DISTINCT FROM tier_endpoint THEN
+            SELECT given.* INTO STRICT tier_plan, tier_endpoint, hard_limit, daily_limit
+            FROM jsonb_to_recordset(rules -> 'limits')
+                AS given (plan text, endpoint text, hard_limit bigint, daily_limit bigint)
+            WHERE given.plan = item.plan AND given.endpoint = item.endpoint;
+        END IF;
+        price := quota.price_of(rules, item.outcome, item.shares);
         let_in_here := cardinality(array_positions(let_in, item.endpoint));
         stamp := greatest(moment, item.newest_at);
         "position" := item."position";
@@ -275,8 +284,8 @@ BEGIN
             WHEN item.paid_by IS NOT NULL AND NOT item.same_purchase THEN 'request_id_reused'
             WHEN item.paid_by IS NOT NULL THEN 'replayed'
             WHEN item.expected_share <> item.shares THEN 'preference_changed'
-            WHEN hard_used >= item.hard_limit OR daily_used >= item.daily_limit THEN 'rate_limited'
-            WHEN balance < item.price THEN 'quota_exhausted'
+            WHEN hard_used >= hard_limit OR daily_used >= daily_limit THEN 'rate_limited'
+            WHEN balance < price THEN 'quota_exhausted'
             ELSE 'admitted'
         END;
 
@@ -287,11 +296,11 @@ BEGIN
         ELSIF decision = 'rate_limited' THEN
             -- Both windows must have room: the later of the two.
             retry_after := greatest(
-                CASE WHEN hard_used >= item.hard_limit THEN quota.leaves_at(
-                    item.user_id, item.endpoint, item.hard_limit, let_in_here, item.hard_seconds, stamp
+                CASE WHEN hard_used >= hard_limit THEN quota.leaves_at(
+                    item.user_id, item.endpoint, hard_limit, let_in_here, hard_seconds, stamp
                 ) END,
-                CASE WHEN daily_used >= item.daily_limit THEN quota.leaves_at(
-                    item.user_id, NULL, item.daily_limit, cardinality(let_in), item.daily_seconds, stamp
+                CASE WHEN daily_used >= daily_limit THEN quota.leaves_at(
+                    item.user_id, NULL, daily_limit, cardinality(let_in), daily_seconds, stamp
                 ) END
             ) - moment;
         ELSIF decision = 'admitted' AND item.outcome = 'generated' THEN
@@ -304,24 +313,21 @@ BEGIN
         -- In shadow mode limits are decided and told, but let everybody pass; units are still needed.
         IF shadow AND decision IN ('rate_limited', 'budget_exhausted', 'spending_ceiling') THEN
             shadow_decision := decision;
-            decision := CASE WHEN balance < item.price THEN 'quota_exhausted' ELSE 'admitted' END;
+            decision := CASE WHEN balance < price THEN 'quota_exhausted' ELSE 'admitted' END;
             retry_after := NULL;
         END IF;
 
         IF decision = 'admitted' THEN
-            units := item.price;
-            balance := balance - units;
+            units := price;
+            balance := balance - price;
             let_in := let_in || item.endpoint;
             soft_used := soft_used + 1;
             hard_used := hard_used + 1;
             daily_used := daily_used + 1;
-            charges := charges || ROW(
-                item.request_id, item.user_id, item.endpoint, item.outcome, item.generation_id,
-                item.pdf_hash, item.page, item.locale, item.effective_mode, units, item.shares
-            )::quota.new_charge;
-            admissions := admissions || ROW(
-                item.user_id, item.endpoint, stamp, coalesce(item.newest_sequence, 0) + let_in_here + 1
-            )::quota.new_admission;
+            charged_units["position"] := price;
+            charged_shares["position"] := item.shares;
+            stamps["position"] := stamp;
+            sequences["position"] := coalesce(item.newest_sequence, 0) + let_in_here + 1;
         END IF;
         remaining_units := balance;
         soft_since := CASE WHEN soft_used > 0 THEN coalesce(item.soft_since, stamp) END;
@@ -332,27 +338,35 @@ BEGIN
 
     INSERT INTO quota.explain_requests (
         request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale, effective_mode,
-        quota_units, status, created_at, share_to_cache
+        quota_units, share_to_cache, status, created_at
     )
-    SELECT charge.request_id, charge.user_id, charge.endpoint, charge.outcome, charge.generation_id,
-           charge.pdf_hash, charge.page, charge.locale, charge.effective_mode, charge.quota_units,
-           'charged', moment, charge.share_to_cache
-    FROM unnest(charges) AS charge;
+    SELECT charge.*, 'charged', moment
+    FROM unnest(
+        request_ids, user_ids, endpoints, outcomes, generation_ids, pdf_hashes, pages, locales, effective_modes,
+        charged_units, charged_shares
+    ) AS charge (
+        request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale, effective_mode,
+        quota_units, share_to_cache
+    )
+    WHERE charge.quota_units IS NOT NULL;
 
     INSERT INTO quota.ai_request_log (user_id, endpoint, admitted_at, sequence)
-    SELECT admission.user_id, admission.endpoint, admission.admitted_at, admission.sequence
-    FROM unnest(admissions) AS admission;
+    SELECT admission.*
+    FROM unnest(user_ids, endpoints, stamps, sequences) AS admission (user_id, endpoint, admitted_at, sequence)
+    WHERE admission.sequence IS NOT NULL;
 
     INSERT INTO quota.ledger_entries (user_id, request_id, kind, units, reason, created_at)
     SELECT charge.user_id, charge.request_id, 'charge', -charge.quota_units, charge.outcome, moment
-    FROM unnest(charges) AS charge;
+    FROM unnest(user_ids, request_ids, outcomes, charged_units)
+        AS charge (user_id, request_id, outcome, quota_units)
+    WHERE charge.quota_units IS NOT NULL;
 
     -- By the sum of the entries written with it: balance and entries cannot drift apart.
     UPDATE quota.accounts AS account
     SET balance_units = account.balance_units - spent.units
     FROM (
         SELECT charge.user_id, sum(charge.quota_units) AS units
-        FROM unnest(charges) AS charge GROUP BY charge.user_id
+        FROM unnest(user_ids, charged_units) AS charge (user_id, quota_units) GROUP BY charge.user_id
     ) AS spent
     WHERE account.user_id = spent.user_id AND spent.units > 0;
 END

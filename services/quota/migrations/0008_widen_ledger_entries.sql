@@ -11,3 +11,11 @@ ALTER TABLE quota.ledger_entries ADD CONSTRAINT ledger_entry_sign_fits_kind
     CHECK (
         CASE WHEN kind IN ('charge', 'expire') THEN units <= 0 WHEN kind = 'reset' THEN true ELSE units >= 0 END
     ) NOT VALID;
+
+-- Refunds, repricings, voids and resets come at most once for each request, whatever the code does. A charge is written
+-- with its row in explain_requests, whose key says the same: a second index over every charge would only cost.
+-- squawk-ignore require-concurrent-index-deletion
+DROP INDEX quota.ledger_entry_once_per_request_idx;
+-- squawk-ignore require-concurrent-index-creation
+CREATE UNIQUE INDEX ledger_entry_once_per_request_idx
+    ON quota.ledger_entries (request_id, kind) WHERE kind <> 'charge' AND request_id IS NOT NULL;
