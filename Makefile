@@ -11,10 +11,10 @@ $(shell rm -f $(VENV)/.installed)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test demo lint format lock contract clean
+.PHONY: help setup run test demo lint format lock contract clean bench-peers
 
 help: ## List every target
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed gen/.generated ## Virtual environment, pinned dependencies, generated code (quick when nothing changed)
 
@@ -48,6 +48,10 @@ lock: $(VENV)/.installed ## Resolve pyproject.toml into the hashed requirements.
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
 		--no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 		pyproject.toml -o requirements.lock
+
+bench-peers: ## What the benchmarks compare with, in an environment of its own
+	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r tests/bench/peers.txt
 
 clean: ## Remove the environment and generated code (local state in .glossa stays)
 	@rm -rf $(VENV) gen
