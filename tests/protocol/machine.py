@@ -33,11 +33,10 @@ class CallsMachine(RuleBasedStateMachine):
     """Callers who crowd around a few ids and pages, while calls crash and messages go astray."""
 
     bug: ClassVar[Bug | None] = None
-    late_duplicates: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(self.bug, late_duplicates=self.late_duplicates)
+        self.world = World(self.bug)
         self.asked: list[Ask] = []
 
     @invariant()

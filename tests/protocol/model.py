@@ -77,7 +77,7 @@ class World:
         if callable(task.next):
             self._resume(task, task.next())
         elif task.next is not None:
-            self.deliver(self._sent_by(task))
+            self.deliver(self.sent_by(task))
 
     def crash(self, task: Task) -> None:
         """The process dies; what it sent may still arrive."""
@@ -239,7 +239,7 @@ class World:
             if envelope.sender is task:
                 envelope.sender = None
 
-    def _sent_by(self, task: Task) -> Envelope:
+    def sent_by(self, task: Task) -> Envelope:
         return next(envelope for envelope in self.network if envelope.sender is task)
 
     def _ids_on_the_way(self) -> set[int]:

@@ -34,12 +34,11 @@ def run(
     *,
     bug: Bug | None = None,
     examples: int,
-    late_duplicates: bool = False,
     shrink: bool = False,
 ) -> None:
     """Try so many sequences of events, always the same ones."""
     for number, first in enumerate(range(0, examples, EXAMPLES_PER_RUN)):
-        chosen = type("Machine", (machine,), {"bug": bug, "late_duplicates": late_duplicates})
+        chosen = type("Machine", (machine,), {"bug": bug})
         run_state_machine_as_test(
             seed(number)(chosen),
             settings=settings(
@@ -64,12 +63,6 @@ def test_the_protocol_holds(machine: type[CallsMachine]) -> None:
 @pytest.mark.parametrize("bug", list(Bug), ids=lambda bug: bug.name.lower())
 def test_without_any_one_rule_the_protocol_breaks(bug: Bug) -> None:
     if bug in RARE and not THOROUGH:
-        pytest.skip("takes thousands of examples to show: run `make faults`")
+        pytest.skip("takes thousands of examples to find; test_protocol_traces.py plays it")
     with pytest.raises(ProtocolBroken):
         run(ProtocolMachine if bug in WIDE else CallsMachine, bug=bug, examples=20_000)
-
-
-def test_a_charge_repeated_after_its_refusal_was_heard_is_the_known_limit() -> None:
-    """See FINDINGS.md, F2: nobody is left to notice it. When this fails, the limit is gone."""
-    with pytest.raises(ProtocolBroken, match="every charge buys a result"):
-        run(CallsMachine, examples=1_000, late_duplicates=True)
