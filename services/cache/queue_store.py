@@ -22,7 +22,7 @@ WITH present AS (
            present.turn + row_number() OVER (PARTITION BY old.owner ORDER BY old.run_after) - 1
                AS turn
     FROM (
-        SELECT generation_id, owner, run_after, lane, turn
+        SELECT generation_id, owner, run_after
         FROM cache.generations
         WHERE status = 'generating' AND turn IS NOT NULL AND run_after < now() - $1::interval
           AND (leased_until IS NULL OR leased_until < now())
@@ -30,7 +30,6 @@ WITH present AS (
         LIMIT 1000
     ) AS old
     CROSS JOIN present
-    WHERE old.lane > 0 OR old.turn > present.turn
 )
 UPDATE cache.generations AS job
 SET lane = 0, turn = aged.turn
