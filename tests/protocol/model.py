@@ -176,6 +176,8 @@ class World:
         self._forget_failed_generations()
 
     def _forget_failed_generations(self) -> None:
+        if self.tasks:
+            return  # no call lasts as long as a failed generation is kept
         named = {request.generation for request in self.cache.requests.values()}
         for generation in list(self.cache.generations.values()):
             if generation.status == "failed" and generation.generation_id not in named:
