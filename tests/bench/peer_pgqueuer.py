@@ -3,6 +3,9 @@
 Each line in is one order: {"drain": jobs} or {"pick_up": times}; each line out is seconds.
 """
 
+# It is installed beside the peers only.
+# mypy: disable-error-code="untyped-decorator"
+
 import asyncio
 import json
 import sys

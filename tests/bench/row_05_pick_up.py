@@ -89,7 +89,7 @@ def milliseconds(seconds: list[float]) -> tuple[float, float]:
 async def main() -> int:
     ratios = []
     async with open_stand() as stand, running_pgqueuer(stand) as peer:
-        await asyncio.gather(stand.start("registry"), stand.start("quota", **UNLIMITED))
+        await asyncio.gather(stand.start("registry"), stand.start("quota", UNLIMITED))
         await stand.start("cache")
         admin = await asyncpg.connect(stand.admin_url)
         line = Line(stand, admin)

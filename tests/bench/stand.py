@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -45,7 +45,9 @@ class Stand:
             grpc.aio.insecure_channel(self.addresses[name], [("grpc.use_local_subchannel_pool", 1)])
         )
 
-    async def start(self, service: str, *, name: str = "", **settings: object) -> KeptService:
+    async def start(
+        self, service: str, settings: Mapping[str, object] | None = None, *, name: str = ""
+    ) -> KeptService:
         """Start a service the way `glossa up` does; a second replica needs a name of its own."""
         name = name or service
         ports = self.plan.ports if name == service else free_ports()
@@ -53,7 +55,7 @@ class Stand:
             "GLOSSA_PORT": str(ports.port(service)),
             "GLOSSA_METRICS_PORT": str(ports.metrics_port(service)),
             "GLOSSA_LOG_LEVEL": "WARNING",
-            **{f"GLOSSA_{key.upper()}": str(value) for key, value in settings.items()},
+            **{f"GLOSSA_{key.upper()}": str(value) for key, value in (settings or {}).items()},
         }
         spec = ServiceSpec(
             name=service,
