@@ -164,7 +164,7 @@ class DescribeRequest:
                 queue = await self._generations.read_queue(
                     generation.generation_id, seconds_each=self._pace.seconds
                 )
-        queued_at = clocks.run_after if clocks and clocks.leased_until is None else None
+        waits_since = clocks.waits_since if clocks else None
         return Story(
             request_id=request_id,
             user_id=user_id,
@@ -174,7 +174,7 @@ class DescribeRequest:
             generation=generation,
             queue=queue,
             clocks=clocks,
-            queue_deadline_at=queued_at + self._clocks.queue_wait if queued_at else None,
+            queue_deadline_at=waits_since + self._clocks.queue_wait if waits_since else None,
             attempts_left=max(0, self._clocks.max_attempts - clocks.tried) if clocks else 0,
             failures=failures,
         )

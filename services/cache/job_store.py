@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 
 import asyncpg
@@ -109,14 +108,24 @@ ORDER BY job.generation_id
 FOR UPDATE OF job
 """
 
+# Locked in the order of ids before anything changes, as above.
 COMPLETE_JOBS = """
+WITH held AS (
+    SELECT job.generation_id, result.stickers
+    FROM cache.generations AS job
+    INNER JOIN unnest($1::uuid[], $2::integer[], $3::text[])
+        AS result (generation_id, attempt, stickers)
+        ON job.generation_id = result.generation_id AND job.attempts = result.attempt
+    WHERE job.status = 'generating' AND job.leased_by IS NOT NULL
+    ORDER BY job.generation_id
+    FOR UPDATE OF job
+)
 UPDATE cache.generations AS job
-SET status = 'ready', stage = 'ready', stickers = result.stickers::jsonb, completed_at = now(),
+SET status = 'ready', stage = 'ready', stickers = held.stickers::jsonb, completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = NULL, error_message = NULL
-FROM unnest($1::uuid[], $2::integer[], $3::text[]) AS result (generation_id, attempt, stickers)
-WHERE job.generation_id = result.generation_id AND job.status = 'generating'
-  AND job.attempts = result.attempt AND job.leased_by IS NOT NULL
+FROM held
+WHERE job.generation_id = held.generation_id
 RETURNING job.generation_id, job.attempts,
           extract(epoch FROM now() - job.started_at)::float8 AS seconds
 """
@@ -226,9 +235,8 @@ class JobStore:
         The answer tells how many seconds each attempt took.
         """
         # As text: a list of lists would be taken for an array of two dimensions.
-        stickers = [json.dumps([asdict(one) for one in result]) for result in results.values()]
+        stickers = [json.dumps([vars(one) for one in result]) for result in results.values()]
         async with self._database.transaction() as connection:
-            await connection.execute(LOCK_LEASED, *_fences(results))
             rows = await connection.fetch(COMPLETE_JOBS, *_fences(results), stickers)
             # A statement of its own: it must see waiters that the ones above have waited for.
             await connection.execute(SERVE_WAITERS, [row["generation_id"] for row in rows])
