@@ -18,9 +18,9 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from services.registry import folder
-from services.registry.single_flight import SingleFlight
 from services.runtime.errors import DependencyDown
 from services.runtime.server import CannotStart
+from services.runtime.single_flight import SingleFlight
 
 log = structlog.get_logger()
 
