@@ -232,13 +232,13 @@ async def plant(registry: Registry, statement: str, *values: object) -> None:
 
 
 async def test_planted_drift_is_found_repaired_and_gone(own: Registry, someone: pb.Owner) -> None:
-    contents = [pdfs.unique_pdf(f"drift {number}") for number in range(4)]
+    contents = [pdfs.unique_pdf(f"drift {number}") for number in range(5)]
     files = [(await own.upload(content, someone)).file for content in contents]
     assert (await check_health(own)).findings_count == 0
     await plant(
         own,
         "UPDATE registry.canonical_documents SET reference_count = 7 WHERE pdf_hash = $1",
-        files[0].pdf_hash,
+        files[4].pdf_hash,
     )
     await plant(
         own, "DELETE FROM registry.canonical_document_refs WHERE ref_id = $1", files[1].file_id
@@ -261,13 +261,19 @@ async def test_planted_drift_is_found_repaired_and_gone(own: Registry, someone: 
     found = await check_health(own)
     names = {problem(finding.problem).removeprefix("HEALTH_PROBLEM_") for finding in found.findings}
     assert names == {"COUNT_DRIFT", "FILE_WITHOUT_REFERENCE", "REFERENCE_WITHOUT_FILE"}
+    drift = {
+        finding.pdf_hash: (finding.counted, finding.actual)
+        for finding in found.findings
+        if finding.problem == pb.HEALTH_PROBLEM_COUNT_DRIFT
+    }
+    assert [drift[file.pdf_hash] for file in files] == [(1, 2), (1, 0), (1, 2), (1, 0), (7, 1)]
     assert found.repaired_count == 0
     assert (await check_health(own)).findings == found.findings
 
     repaired = await check_health(own, repair=True)
     assert repaired.repaired_count == repaired.findings_count == found.findings_count
     assert (await check_health(own)).findings_count == 0
-    assert [await counts(own, content) for content in contents] == [(1, 1, 1)] * 4
+    assert [await counts(own, content) for content in contents] == [(1, 1, 1)] * 5
 
 
 async def test_missing_and_shortened_bytes_are_found_and_mended_by_an_upload(
