@@ -11,10 +11,10 @@ $(shell rm -f $(VENV)/.installed)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test demo lint format lock contract clean
+.PHONY: help setup run test demo faults bench-peers lint format lock contract clean
 
 help: ## List every target
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed gen/.generated ## Virtual environment, pinned dependencies, generated code (quick when nothing changed)
 
@@ -26,6 +26,13 @@ test: setup ## Run the whole test suite on embedded parts, in parallel
 
 demo: setup ## Two users, one PDF: watch the first generate live and the second get it at once
 	@$(BIN)/glossa demo
+
+faults: setup ## The large budgets: 20,000 examples of the protocol model, every rare trace searched for
+	@GLOSSA_MODEL_EXAMPLES=20000 $(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} tests/protocol $(PYTEST_ARGS)
+
+bench-peers: setup ## Install what benchmarks compare with, in an environment of its own
+	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	@VIRTUAL_ENV=.venv-bench $(BIN)/uv pip install --quiet -r tests/bench/peers.txt
 
 lint: setup ## ruff, mypy strict, import contracts, buf lint/format/breaking, squawk
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .

@@ -44,7 +44,7 @@ class Keys:
     def make(cls, folder: Path, private: bytes, public: bytes) -> Self:
         keys = cls(folder=folder, signer=Signer(private))
         keys.verify_key_file.write_bytes(public)
-        for service in ("cache", "worker"):
+        for service in ("registry", "cache", "worker"):
             token = keys.token(service)
             keys.token_file(service).write_text(token)
         return keys
@@ -70,6 +70,8 @@ class Suite:
     addresses: Mapping[str, str]
     keys: Keys
     exits: AsyncExitStack
+    # Settings of the Cache where it runs in this process, for tests that start another beside it.
+    cache_config: CacheConfig | None = None
     _channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
 
     def channel(self, service: str) -> grpc.aio.Channel:
@@ -117,10 +119,23 @@ class Suite:
         return await self.registry.UploadDocument(parts(), metadata=self.bearer())
 
     async def explain(
-        self, user: str, pdf_hash: str, *, page: int = 1, locale: str = "en", request_id: str = ""
+        self,
+        user: str,
+        pdf_hash: str,
+        *,
+        page: int = 1,
+        locale: str = "en",
+        request_id: str = "",
+        **options: bool,
     ) -> cache_pb2.ExplainPageResponse:
         request = cache_pb2.ExplainPageRequest(
-            user_id=user, pdf_hash=pdf_hash, page=page, locale=locale, request_id=request_id
+            user_id=user,
+            pdf_hash=pdf_hash,
+            page=page,
+            locale=locale,
+            request_id=request_id,
+            background=options.get("background", False),
+            allow_stale=options.get("allow_stale", False),
         )
         return await self.cache.ExplainPage(request, metadata=self.bearer())
 
@@ -170,7 +185,9 @@ async def running_suite(
 
     async with AsyncExitStack() as exits:
         start = exits.enter_async_context
-        quota_config = QuotaConfig(**common("quota"), **settings.get("quota", {}))
+        # Patient, since test machines are shared.
+        patient = {"answer_within_seconds": 30, **settings.get("quota", {})}
+        quota_config = QuotaConfig(**common("quota"), **patient)
         quota = await start(running("quota", quota_config, compose_quota))
         registry_config = RegistryConfig(
             **common("registry"),
@@ -197,10 +214,11 @@ async def running_suite(
                 **common("worker"),
                 registry_address=registry.address,
                 cache_address=cache.address,
+                quota_address=quota.address,
                 explanation=explanation,
                 **settings.get("worker", {}),
             )
             worker = await start(running("worker", worker_config, compose_worker))
             addresses["worker"] = worker.address
         clients = await start(AsyncExitStack())
-        yield Suite(addresses=addresses, keys=keys, exits=clients)
+        yield Suite(addresses=addresses, keys=keys, exits=clients, cache_config=cache_config)

@@ -13,7 +13,9 @@ WHERE job.status = 'generating' AND job.turn IS NULL AND job.run_after <= now()
 RETURNING job.generation_id
 """
 
-# Who has waited too long goes to the front of the first lane, owners still in turns.
+# Who has waited too long goes to the front of the first lane, owners still in turns. One round
+# ahead is not worth moving for, or an owner would be served twice in a round; but who has waited
+# twice as long is moved even then, for a round may last for ever while new owners come.
 AGE_WAITING = f"""
 WITH present AS (
     SELECT {present_turn("0")} AS turn
@@ -22,7 +24,7 @@ WITH present AS (
            present.turn + row_number() OVER (PARTITION BY old.owner ORDER BY old.run_after) - 1
                AS turn
     FROM (
-        SELECT generation_id, owner, run_after, lane, turn
+        SELECT generation_id, owner, run_after
         FROM cache.generations
         WHERE status = 'generating' AND turn IS NOT NULL AND run_after < now() - $1::interval
           AND (leased_until IS NULL OR leased_until < now())
@@ -30,13 +32,13 @@ WITH present AS (
         LIMIT 1000
     ) AS old
     CROSS JOIN present
-    WHERE old.lane > 0 OR old.turn > present.turn
 )
 UPDATE cache.generations AS job
 SET lane = 0, turn = aged.turn
 FROM aged
 WHERE job.generation_id = aged.generation_id AND job.status = 'generating'
-  AND (job.lane > 0 OR job.turn > aged.turn)
+  AND (job.lane > 0 OR job.turn > aged.turn + 1
+       OR (job.turn > aged.turn AND job.run_after < now() - 2 * $1::interval))
 RETURNING job.generation_id
 """
 

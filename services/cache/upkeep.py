@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 
 from services.cache.memory import ReadyMemory
@@ -11,6 +11,7 @@ from services.cache.queue import JobBell
 from services.cache.queue_store import QueueStore
 from services.cache.retirement_store import RetirementStore
 from services.runtime.database import Database, listening
+from services.runtime.errors import GlossaError
 from services.runtime.periodic import periodic
 
 # Notifications hold up every commit of the database for a moment: at most fifty a second from here.
@@ -56,7 +57,11 @@ class Upkeep:
             self._bell.tell_others_with(announcing.wake)
             channels = {"cache_jobs": self._hear_jobs, "cache_retired": lambda _: forgetting.wake()}
             await start(listening(database, channels))
-            yield
+            try:
+                yield
+            finally:
+                with suppress(GlossaError):
+                    await self.flush_accesses()
 
     async def move_queue(self) -> None:
         """Backoffs that are over and waits that were too long."""

@@ -10,18 +10,21 @@ import grpc
 from glossa.cache.v1 import cache_pb2, jobs_pb2
 from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
 from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
+from glossa.quota.v1 import quota_pb2
+from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from glossa.registry.v1 import registry_pb2
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
 from services.runtime.channel import calling
 from services.runtime.settings import CONTEXT_NEIGHBOURS
-from services.worker.domain import Failure, Job, Lease, Progress, Sticker, Verdict
+from services.worker.domain import Failure, Job, Lease, ModelCall, Progress, Sticker, Verdict
 from services.worker.generation import GenerationView
 from services.worker.wire import (
     failure_message,
     generation_from,
     job_from,
     lease_message,
+    operation_message,
     progress_message,
     sticker_message,
     verdict_from,
@@ -75,6 +78,20 @@ class Cache:
         return generation_from(response.generation)
 
 
+class Quota:
+    """Where it is counted what models cost."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = QuotaServiceStub(channel)
+
+    async def record_operations(self, calls: Sequence[ModelCall]) -> None:
+        request = quota_pb2.RecordOperationsRequest(
+            operations=[operation_message(call) for call in calls]
+        )
+        with calling("quota"):
+            await self._stub.RecordOperations(request, timeout=CALL_SECONDS)
+
+
 class Jobs:
     """The queue: leases in, results out."""
 
@@ -94,7 +111,8 @@ class Jobs:
         try:
             with calling("cache"):
                 async for response in call:
-                    yield job_from(response.job)
+                    for job in response.jobs:
+                        yield job_from(job)
         finally:
             call.cancel()
 
@@ -103,7 +121,7 @@ class Jobs:
     ) -> AsyncIterator[jobs_pb2.LeaseJobsRequest]:
         async for count in credits_given:
             yield jobs_pb2.LeaseJobsRequest(
-                worker_id=self._worker_id, credits=count, until_empty=until_empty
+                worker_id=self._worker_id, credits=count, until_empty=until_empty, batched=True
             )
 
     async def renew_leases(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +14,8 @@ from glossa.cache.v1 import cache_pb2, jobs_pb2
 from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
 from google.rpc import error_details_pb2, status_pb2
 
+from services.cache.__main__ import compose as compose_cache
+from services.runtime.server import running
 from tests.suite import Keys, Suite, lecture, running_suite
 
 # Long enough for a slow machine to act within a lease that the test wants to keep.
@@ -101,6 +103,22 @@ class House:
             "SELECT balance_units FROM quota.accounts WHERE user_id = $1", user
         )
         return 1000 if found is None else found
+
+    async def forget_windows(self) -> None:
+        """Let users ask as often as a test needs it."""
+        await self.admin.execute("DELETE FROM quota.ai_request_log")
+
+    @asynccontextmanager
+    async def another_cache(self) -> AsyncIterator[Suite]:
+        """The same suite through another replica of the Cache."""
+        config = self.suite.cache_config
+        assert config is not None
+        async with (
+            running("cache", config, compose_cache) as replica,
+            AsyncExitStack() as exits,
+        ):
+            addresses = {**self.suite.addresses, "cache": replica.address}
+            yield Suite(addresses=addresses, keys=self.suite.keys, exits=exits, cache_config=config)
 
     async def until(self, question: str, *arguments: object) -> None:
         """Wait until the database says yes."""

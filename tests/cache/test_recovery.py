@@ -233,8 +233,8 @@ async def test_a_refused_retry_leaves_the_intent_for_a_charge_that_may_still_lan
 
 async def fill_the_window(house: House) -> None:
     await house.admin.execute(
-        "INSERT INTO quota.ai_request_log (user_id, endpoint, admitted_at)"
-        " SELECT 'alice', 'explain_page', now() FROM generate_series(1, 100)"
+        "INSERT INTO quota.ai_request_log (user_id, endpoint, admitted_at, sequence)"
+        " SELECT 'alice', 'explain_page', now(), n FROM generate_series(1, 100) AS n"
     )
 
 
@@ -313,7 +313,9 @@ async def test_a_generation_cannot_end_while_somebody_is_being_written_down_for_
         async with blocker.transaction():
             await blocker.execute("SELECT pg_advisory_xact_lock(1)")
             joining = asyncio.create_task(
-                store.attach(
+                store.join(request_id, nonce=intent.nonce, generation_id=generation_id, units=0)
+                if knows_it
+                else store.attach(
                     request_id, nonce=intent.nonce, key=key, page=page_of(pdf_hash), units=1
                 )
             )
