@@ -11,8 +11,8 @@ from services.registry.backfill_store import BackfillStore, UnhashedFile
 from services.registry.domain import Owner
 from services.registry.errors import BY_REASON, FileNotFound, FileTooLarge, PdfError, pdf_error
 from services.registry.objects import NoSuchSource, Objects
-from services.registry.single_flight import SingleFlight
 from services.registry.upload import Upload
+from services.runtime.single_flight import SingleFlight
 
 BATCH = 100
 PIECE_BYTES = 1 << 20
