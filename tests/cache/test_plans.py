@@ -135,7 +135,10 @@ CASES = {
         request_store.ABORT_STALE_INTENTS, "'20 days'", "requests_open_intents_idx"
     ),
     "LEASE_JOBS": case(
-        job_store.LEASE_JOBS, f"'w', 10, '30 s', 3, {DEADLINE}, 0, 0", "generation_turns_idx", PRIMARY
+        job_store.LEASE_JOBS,
+        f"'w', 10, '30 s', 3, {DEADLINE}, 0, 0",
+        "generation_turns_idx",
+        PRIMARY,
     ),
     "RENEW_LEASES": case(
         job_store.RENEW_LEASES,
