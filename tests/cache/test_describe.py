@@ -12,7 +12,6 @@ from glossa.quota.v1.quota_pb2 import UpdatePreferencesRequest
 
 from tests.cache.conftest import House, open_house, refused
 from tests.cache.leases import fail, opened, row, sweep
-from tests.cache.test_recovery import cache_cut_off_from_quota
 from tests.suite import Keys
 
 STATE = cache_pb2.RequestState
@@ -141,7 +140,8 @@ async def test_a_request_that_failed_and_its_refund(house: House) -> None:
     assert (due.state, due.refund_due) == (STATE.REQUEST_STATE_FAILED, True)
     assert told(due, "on its way to Quota")
     assert (story.state, story.refund_due) == (STATE.REQUEST_STATE_FAILED, False)
-    assert (due.units, story.units) == (1, 0)  # as the ledger stands
+    assert (due.units, story.units) == (1, 0)
+    assert told(story, "What was charged has been given back.")
     assert [one.reason for one in story.failures] == ["PDF_UNREADABLE"]
     assert story.generation.error.reason == "PDF_UNREADABLE"
     assert story.clocks == cache_pb2.GenerationClocks()
@@ -183,33 +183,33 @@ async def test_a_request_of_somebody_who_does_not_share(house: House) -> None:
     assert told(story, "kept for this user alone")
 
 
-async def test_what_was_charged_is_told_by_the_ledger_or_else_from_memory(
-    house: House, databases: Mapping[str, str], keys: Keys
+async def test_what_the_cache_remembers_is_told_while_the_ledger_cannot_be_asked(
+    house: House,
 ) -> None:
     answer = await house.suite.explain("alice", await house.document("alice"))
-    request = cache_pb2.DescribeRequestRequest(request_id=answer.request_id, user_id="alice")
 
     known = await describe(house, answer.request_id)
-    async with cache_cut_off_from_quota(house, databases, keys) as broken:
-        remembered = await broken.DescribeRequest(request, metadata=house.suite.bearer())
+    async with house.admin.transaction():
+        await house.admin.execute("LOCK quota.explain_requests IN ACCESS EXCLUSIVE MODE")
+        remembered = await describe(house, answer.request_id)
 
-    assert (known.charge_known, remembered.charge_known) == (True, False)
-    assert (known.units, remembered.units) == (1, 1)
+    assert (known.charge_known, known.units) == (True, 1)
     assert told(known, "It costs 1 unit(s), as the ledger stands.")
+    assert (remembered.charge_known, remembered.units) == (False, 1)
     assert told(remembered, "Quota does not answer")
 
 
-async def test_a_hit_leaves_no_record_here_but_in_the_ledger(house: House) -> None:
+async def test_a_hit_is_known_from_the_ledger_alone(house: House) -> None:
     pdf_hash = await house.document("alice", "bob")
-    first = await house.suite.explain("alice", pdf_hash)
+    made = await house.suite.explain("alice", pdf_hash)
     await house.worker.complete(await house.worker.lease())
     hit = await house.suite.explain("bob", pdf_hash)
 
     story = await describe(house, hit.request_id, "bob")
 
-    assert (story.outcome, story.units) == (quota_pb2.OUTCOME_CACHED, 1)
-    assert story.state == STATE.REQUEST_STATE_SERVED
-    assert story.generation.generation_id == first.generation_id
+    assert (story.state, story.outcome) == (STATE.REQUEST_STATE_SERVED, quota_pb2.OUTCOME_CACHED)
+    assert (story.units, story.pdf_hash, story.page) == (1, pdf_hash, 1)
+    assert story.generation.generation_id == made.generation_id
     assert told(story, "The result was there already.")
     async with refused(grpc.StatusCode.NOT_FOUND, "REQUEST_NOT_FOUND"):
         await describe(house, hit.request_id, "alice")
