@@ -7,7 +7,7 @@ from datetime import timedelta
 from glossa.cache.v1.cache_pb2_grpc import add_CacheServiceServicer_to_server
 from glossa.cache.v1.jobs_pb2_grpc import add_JobServiceServicer_to_server
 
-from services.cache.clients import QuotaClient, RegistryClient
+from services.cache.clients import SENT_ONCE, QuotaClient, RegistryClient
 from services.cache.config import Config
 from services.cache.describe import DescribeRequest
 from services.cache.explain import ExplainPage
@@ -50,7 +50,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             pool_size=config.database_pool_size,
         ) as database,
         open_channel(config.registry_address, token) as registry_channel,
-        open_channel(config.quota_address, token) as quota_channel,
+        open_channel(config.quota_address, token, sent_once=SENT_ONCE) as quota_channel,
     ):
         quota = QuotaClient(quota_channel)
         requests, generations = RequestStore(database, clocks), GenerationStore(database)

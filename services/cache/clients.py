@@ -23,6 +23,8 @@ RESOLVE_SECONDS = 15.0
 # A stream without a natural end; a new one each day keeps balancers and tokens fresh.
 WATCH_SECONDS = 24 * 3600.0
 ADMIT_SECONDS = 3.0
+# A refusal lets an intent vanish, so no copy of the charge may arrive after it.
+SENT_ONCE = ("glossa.quota.v1.QuotaService/AdmitMany",)
 REFUND_SECONDS = 5.0
 
 _MODES = {

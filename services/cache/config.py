@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from services.cache.job_domain import Clocks
+from services.cache.job_domain import ATTEMPT_BASE, Clocks
 from services.runtime.settings import ExplanationSettings, ServiceSettings
 
 
@@ -13,7 +13,8 @@ class Config(ServiceSettings):
 
     registry_address: str
     quota_address: str
-    lease_seconds: float = Field(default=30, gt=0)
+    # No longer than the shortest attempt: a lease ends with its attempt at the latest.
+    lease_seconds: float = Field(default=30, gt=0, le=ATTEMPT_BASE.total_seconds())
     max_attempts: int = Field(default=3, ge=1)
     backoff_seconds: tuple[float, ...] = Field(default=(60, 300), min_length=1)
     backoff_jitter_seconds: float = Field(default=30, ge=0)

@@ -60,7 +60,9 @@ class Story:
     def units(self) -> int:
         if self.charge is not None:
             return self.charge.units
-        return (self.record.units or 0) if self.record else 0
+        if self.record is None or self.state is RequestState.FAILED:
+            return 0  # what a failed one cost is given back
+        return self.record.units or 0
 
     def sentences(self) -> list[str]:
         """The story for people, oldest first."""
@@ -164,7 +166,9 @@ class DescribeRequest:
                 queue = await self._generations.read_queue(
                     generation.generation_id, seconds_each=self._pace.seconds
                 )
-        queued_at = clocks.run_after if clocks and clocks.leased_until is None else None
+            else:
+                clocks = None  # none of them runs any more
+        waits_since = clocks.waits_since if clocks else None
         return Story(
             request_id=request_id,
             user_id=user_id,
@@ -174,7 +178,7 @@ class DescribeRequest:
             generation=generation,
             queue=queue,
             clocks=clocks,
-            queue_deadline_at=queued_at + self._clocks.queue_wait if queued_at else None,
+            queue_deadline_at=waits_since + self._clocks.queue_wait if waits_since else None,
             attempts_left=max(0, self._clocks.max_attempts - clocks.tried) if clocks else 0,
             failures=failures,
         )

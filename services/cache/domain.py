@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 from uuid import UUID
 
 from services.runtime.errors import AlreadyExists, Conflict, DependencyDown, NotFound
@@ -111,8 +112,7 @@ class ResolvedPage:
     context_fingerprint: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Key:
+class Key(NamedTuple):
     """What makes two generations the same piece of work."""
 
     kind: str
@@ -244,6 +244,8 @@ class GenerationClocks:
     """The clocks of a generation under way; None where one does not run."""
 
     run_after: datetime | None
+    # Since when no worker has taken it up.
+    waits_since: datetime | None
     leased_until: datetime | None
     deadline_at: datetime | None
     # Attempts made in earnest.

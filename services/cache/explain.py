@@ -43,6 +43,7 @@ from services.cache.request_store import RequestStore
 from services.cache.resolve import ResolvePage
 from services.runtime.errors import DependencyDown, GlossaError
 from services.runtime.settings import ExplanationSettings
+from services.runtime.single_flight import SingleFlight
 
 log = structlog.get_logger()
 
@@ -102,6 +103,8 @@ class ExplainPage:
         self._pace = pace
         self._clocks = clocks
         self._settings = settings
+        self._looks: SingleFlight[Key, Generation | None] = SingleFlight()
+        self._places: SingleFlight[UUID, Queue] = SingleFlight()
 
     async def explain(self, ask: Ask) -> Answer:
         page = await self._pages.resolve(ask)
@@ -119,19 +122,23 @@ class ExplainPage:
         key = self._key(ask, page, scope)
         if (result := self._ready.get(key)) is not None:
             return await self._serve_cached(ask, page, scope, result)
-        generation = await self._find(key, page)
-        if generation is None:
-            return await self._start_unless_hopeless(ask, page, key)
-        if generation.status is Status.READY:
+        # A crowd asks the same at once: one look is enough for all who wait for it.
+        generation = await self._looks.run(key, lambda: self._find(key, page))
+        if generation is not None and generation.status is Status.READY:
             return await self._serve_cached(ask, page, scope, self._remember(generation))
+        if generation is not None and generation.status is Status.FAILED:
+            # Nothing is bought, so nothing is charged and the request_id is not used up.
+            free = Admission(decision=Decision.ADMITTED)
+            return await self._answer(ask, generation, Outcome.CACHED, free)
         return await self._start_or_join(ask, page, scope, generation)
 
     async def _find(self, key: Key, page: ResolvedPage) -> Generation | None:
-        """The live generation of this page, or the result of the same page in another file."""
-        generation = await self._generations.find_live(key)
-        if generation is None:
-            generation = await self._generations.adopt_twin(key, page.context_fingerprint)
-        return generation
+        """The live generation of this page, or its like in another file, or a late failure."""
+        return (
+            await self._generations.find_live(key)
+            or await self._generations.adopt_twin(key, page.context_fingerprint)
+            or await self._generations.find_remembered_failure(key, self._clocks.remember_failure)
+        )
 
     async def _serve_cached(
         self, ask: Ask, page: ResolvedPage, scope: str, result: ReadyResult
@@ -142,6 +149,10 @@ class ExplainPage:
         )
         require_admitted(ask, admission)
         if admission.decision is Decision.REPLAYED:
+            bought_otherwise = admission.outcome is not Outcome.CACHED
+            if bought_otherwise and await self._requests.read_request(ask.request_id) is not None:
+                # The charge is a twin's, made under an intent: that is what must be gone on with.
+                return await self._answer_again(ask, page)
             return await self._answer_from_ledger(ask, admission, result.generation_id)
         return Answer(
             request_id=ask.request_id,
@@ -153,15 +164,6 @@ class ExplainPage:
             limits=admission.limits,
             queue=Queue(),
             stickers=result.stickers,
-        )
-
-    async def _start_unless_hopeless(self, ask: Ask, page: ResolvedPage, key: Key) -> Answer:
-        failed = await self._generations.find_remembered_failure(key, self._clocks.remember_failure)
-        if failed is None:
-            return await self._start_or_join(ask, page, key.scope, None)
-        # Nothing is bought, so nothing is charged and the request_id is not used up.
-        return await self._answer(
-            ask, failed, Outcome.CACHED, Admission(decision=Decision.ADMITTED)
         )
 
     async def _start_or_join(
@@ -189,16 +191,29 @@ class ExplainPage:
             # Paid for as a hit that is no longer live: it still gets what it paid for.
             await self._requests.drop_intent(request.request_id, request.nonce)
             return await self._answer_from_ledger(ask, admission, None)
-        attached = await self._requests.attach(
+        attached = await self._attach(ask, page, request, admission.receipt.units)
+        if attached is None:  # we took too long, and somebody has gone on with it
+            return await self._answer_again(ask, page, may_take_over=False)
+        return await self._answer_attached(ask, attached, admission)
+
+    async def _attach(
+        self, ask: Ask, page: ResolvedPage, request: Request, units: int
+    ) -> Attached | None:
+        if request.outcome is Outcome.JOINED:
+            assert request.generation_id is not None
+            return await self._requests.join(
+                request.request_id,
+                nonce=request.nonce,
+                generation_id=request.generation_id,
+                units=units,
+            )
+        return await self._requests.attach(
             request.request_id,
             nonce=request.nonce,
             key=self._key(ask, page, request.scope),
             page=page,
-            units=admission.receipt.units,
+            units=units,
         )
-        if attached is None:  # we took too long, and somebody has gone on with it
-            return await self._answer_again(ask, page, may_take_over=False)
-        return await self._answer_attached(ask, attached, admission)
 
     async def _charge(self, ask: Ask, page: ResolvedPage, request: Request) -> Admission:
         try:
@@ -277,13 +292,25 @@ class ExplainPage:
 
     async def _replay(self, ask: Ask, page: ResolvedPage, request: Request) -> Answer:
         if request.state is RequestState.ABORTED:
-            raise dead()
+            return await self._replay_aborted(ask, page, request)
         assert request.generation_id is not None
         generation = await self._generations.read_generation(request.generation_id)
         if generation is None:
             raise dead()
         admission = await self._receipt_of(ask, page, request)
         return await self._answer(ask, generation, Outcome.REPLAYED, admission)
+
+    async def _replay_aborted(self, ask: Ask, page: ResolvedPage, request: Request) -> Answer:
+        """Its twin may have been served as a hit: what is paid for can be read, the rest is dead.
+
+        If this is the first charge to arrive, the refund that is due undoes it.
+        """
+        admission = await self._quota.admit(
+            ask, page, scope=request.scope, outcome=request.outcome, generation_id=None
+        )
+        if admission.outcome is not Outcome.CACHED:
+            raise dead()
+        return await self._answer_from_ledger(ask, admission, None)
 
     async def _receipt_of(self, ask: Ask, page: ResolvedPage, request: Request) -> Admission:
         """What was paid, from the ledger; what is paid for can be read even while Quota is away."""
@@ -316,9 +343,7 @@ class ExplainPage:
         queue = Queue()
         shown: Generation | None = generation
         if generation.status is Status.GENERATING:
-            queue = await self._generations.read_queue(
-                generation.generation_id, seconds_each=self._pace.seconds
-            )
+            queue = await self._place(generation.generation_id)
             shown = await self._generations.find_stale(generation.key) if ask.allow_stale else None
         failed = generation.status is Status.FAILED
         return Answer(
@@ -335,6 +360,12 @@ class ExplainPage:
             if failed
             else None,
             queue=queue,
+        )
+
+    async def _place(self, generation_id: UUID) -> Queue:
+        return await self._places.run(
+            generation_id,
+            lambda: self._generations.read_queue(generation_id, seconds_each=self._pace.seconds),
         )
 
     def _remember(self, generation: Generation) -> ReadyResult:

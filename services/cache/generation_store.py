@@ -55,12 +55,21 @@ LIMIT 1
 """
 
 # The last result of a page, whatever version or model made it; not that of a document that was
-# gone in between.
+# gone in between. In two parts, for each has an index of its own.
 FIND_STALE = f"""
 SELECT {generation_columns}
-FROM cache.generations
-WHERE kind = $1 AND pdf_hash = $2 AND page = $3 AND locale = $4 AND scope = $5
-  AND status = 'ready' AND retired_reason IS DISTINCT FROM 'DOCUMENT_COLLECTED'
+FROM (
+    SELECT {generation_columns}
+    FROM cache.generations
+    WHERE kind = $1 AND pdf_hash = $2 AND page = $3 AND locale = $4 AND scope = $5
+      AND status IN ('generating', 'ready') AND retired_at IS NULL
+    UNION ALL
+    SELECT {generation_columns}
+    FROM cache.generations
+    WHERE kind = $1 AND pdf_hash = $2 AND page = $3 AND locale = $4 AND scope = $5
+      AND retired_at IS NOT NULL AND retired_reason <> 'DOCUMENT_COLLECTED'
+) AS version
+WHERE status = 'ready'
 ORDER BY completed_at DESC
 LIMIT 1
 """
@@ -120,7 +129,8 @@ WHERE mine.generation_id = $1 AND mine.status = 'generating'
 
 
 READ_HISTORY = """
-SELECT run_after, leased_until, deadline_at, attempts - released AS tried, failures, status
+SELECT run_after, greatest(run_after, started_at) AS waits_since, leased_until, deadline_at,
+       attempts - released AS tried, failures, status
 FROM cache.generations
 WHERE generation_id = $1
 """
@@ -177,6 +187,7 @@ class GenerationStore:
         runs = row["status"] == Status.GENERATING
         clocks = GenerationClocks(
             run_after=row["run_after"] if runs else None,
+            waits_since=row["waits_since"] if runs and row["leased_until"] is None else None,
             leased_until=row["leased_until"],
             deadline_at=row["deadline_at"],
             tried=row["tried"],

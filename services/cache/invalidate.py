@@ -1,6 +1,7 @@
 """Takes generations out of service: ready ones are retired, running ones end with refunds."""
 
 from collections.abc import Callable
+from uuid import UUID
 
 import structlog
 
@@ -34,14 +35,22 @@ class InvalidateGenerations:
         return Invalidated(retired=retired, failed=failed)
 
     async def invalidate(self, chosen: Selection, reason: str) -> Invalidated:
+        await self._retirements.forget_failures(chosen)
         failed = await self._end_running(chosen, reason)
-        retired = 0
-        # In pieces, so that nobody waits for long; what got ready meanwhile is retired with them.
-        while gone := await self._retirements.retire_generations(chosen, reason):
-            self._ready.forget(gone)
-            retired += len(gone)
+        retired = await self._retire_ready(chosen, reason)
         log.info("generations_invalidated", retired=retired, failed=failed, reason=reason)
         return Invalidated(retired=retired, failed=failed)
+
+    async def _retire_ready(self, chosen: Selection, reason: str) -> int:
+        """In pieces, so that nobody waits for long; after the running ones: those that got ready
+        meanwhile are among these.
+        """
+        retired, last = 0, UUID(int=0)
+        while found := await self._retirements.choose_ready(chosen, after=last):
+            gone = await self._retirements.retire_generations(found, reason)
+            self._ready.forget(gone)
+            retired, last = retired + len(gone), found[-1]
+        return retired
 
     async def _end_running(self, chosen: Selection, reason: str) -> int:
         failed = 0

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1 import jobs_pb2 as pb
 from glossa.cache.v1.jobs_pb2_grpc import JobServiceServicer
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import Counter
 
 from services.cache.domain import Sticker
@@ -43,6 +45,9 @@ _VERDICTS = {
 }
 
 
+_DONE = Verdict.ACCEPTED
+
+
 class JobHandler(JobServiceServicer):
     """Speaks protobuf for workers."""
 
@@ -71,9 +76,9 @@ class JobHandler(JobServiceServicer):
             try:
                 while not (worker.done or self._bell.draining):
                     # Closed here and now: what was not taken is given back at once.
-                    async with aclosing(self._lease(worker)) as jobs:
-                        async for job in jobs:
-                            yield pb.LeaseJobsResponse(job=_render_job(job))
+                    async with aclosing(self._lease(worker)) as messages:
+                        async for message in messages:
+                            yield message
                     await worker.wait(self._poll_seconds)
                 if reading.done():
                     reading.result()  # a bad message from the worker is told to it
@@ -106,8 +111,11 @@ class JobHandler(JobServiceServicer):
         accepted = await self._store.complete_jobs(dict(reversed(results)))
         for seconds in accepted.values():
             self._pace.add(seconds)
-        _log_released(accepted, "ready")
-        verdicts = _verdicts([lease for lease, _ in results], set(accepted))
+        leases = [lease for lease, _ in results]
+        verdicts = _verdicts(leases, set(accepted))
+        pairs = zip(request.items, verdicts, strict=True)
+        _log_released([item.lease for item, verdict in pairs if verdict is _DONE], "ready")
+        _log_skipped(leases, verdicts)
         return pb.CompleteJobsResponse(verdicts=_render_verdicts(verdicts, "complete"))
 
     @allow("worker")
@@ -134,20 +142,25 @@ class JobHandler(JobServiceServicer):
         verdicts = _verdicts(leases, released)
         return pb.ReleaseJobsResponse(verdicts=_render_verdicts(verdicts, "release"))
 
-    async def _lease(self, worker: "_LeaseStream") -> AsyncGenerator[Job, None]:
+    async def _lease(self, worker: "_LeaseStream") -> AsyncGenerator[pb.LeaseJobsResponse, None]:
         """Jobs for a worker; those it does not take, because it goes, are given back."""
         if worker.credits == 0:
             return
-        jobs = await self._store.lease_jobs(worker.worker_id, min(worker.credits, MAX_CREDITS))
-        if jobs:
-            names = _names(job.lease for job in jobs)
-            log.info("lock_acquired", generations=names, worker=worker.worker_id)
+        jobs = await self._store.lease_jobs(worker.worker_id, min(worker.credits, MAX_BATCH))
         worker.credits -= len(jobs)
         worker.found_nothing = not jobs
+        if not jobs:
+            return
+        messages = _render_jobs(jobs)
+        names = _names(message.lease for message in messages)
+        log.info("lock_acquired", generations=names, worker=worker.worker_id)
+        if worker.batched:
+            yield pb.LeaseJobsResponse(jobs=messages)
+            return
         handed = 0
         try:
-            for job in jobs:
-                yield job
+            for message in messages:
+                yield pb.LeaseJobsResponse(job=message)
                 handed += 1
         finally:
             # The one that was on its way may have arrived: its lease decides.
@@ -171,6 +184,7 @@ class _LeaseStream:
         self.credits = 0
         self.ended = False
         self.until_empty = False
+        self.batched = False
         self.found_nothing = False
 
     @property
@@ -185,6 +199,7 @@ class _LeaseStream:
                 require(in_range, "credits", f"must be 0 to {MAX_CREDITS}")
                 self.worker_id = request.worker_id
                 self.until_empty = request.until_empty
+                self.batched = request.batched
                 self.credits = min(self.credits + request.credits, 10 * MAX_CREDITS)
                 self._woken.set()
         finally:
@@ -215,13 +230,20 @@ def _verdicts(leases: Sequence[Lease], accepted: set[Lease]) -> list[Verdict]:
     return verdicts
 
 
-def _names(leases: Iterable[Lease]) -> list[str]:
+def _names(leases: "Iterable[Lease | pb.Lease]") -> list[str]:
     return [f"{lease.generation_id}#{lease.attempt}" for lease in leases]
 
 
-def _log_released(leases: Iterable[Lease], status: str) -> None:
+def _log_released(leases: "Iterable[Lease | pb.Lease]", status: str) -> None:
     if names := _names(leases):
         log.info("lock_released", generations=names, status=status)
+
+
+def _log_skipped(leases: Sequence[Lease], verdicts: Sequence[Verdict]) -> None:
+    """The work was done twice; only one result is kept."""
+    pairs = zip(leases, verdicts, strict=True)
+    if names := _names(lease for lease, verdict in pairs if verdict is Verdict.LEASE_LOST):
+        log.info("lock_skipped_duplicate", generations=names)
 
 
 def _lease(message: pb.Lease, field: str) -> Lease:
@@ -276,20 +298,32 @@ def _render_verdicts(verdicts: Sequence[Verdict], call: str) -> list["pb.JobVerd
     return [_VERDICTS[verdict] for verdict in verdicts]
 
 
-def _render_job(job: Job) -> pb.Job:
-    message = pb.Job(
+def _render_jobs(jobs: Sequence[Job]) -> list[pb.Job]:
+    # Jobs of one batch share most of their times, and turning one into protobuf is slow.
+    stamps: dict[datetime, Timestamp] = {}
+
+    def stamp(at: datetime) -> Timestamp:
+        if at not in stamps:
+            stamps[at] = Timestamp(seconds=int(at.timestamp()), nanos=at.microsecond * 1000)
+        return stamps[at]
+
+    return [_render_job(job, stamp) for job in jobs]
+
+
+def _render_job(job: Job, stamp: Callable[[datetime], Timestamp]) -> pb.Job:
+    key = job.key
+    return pb.Job(
         lease=pb.Lease(generation_id=str(job.lease.generation_id), attempt=job.lease.attempt),
-        pdf_hash=job.key.pdf_hash,
-        page=job.key.page,
-        locale=job.key.locale,
-        effective_mode=MODES[job.key.effective_mode],
-        prompt_version=job.key.prompt_version,
-        model=job.key.model,
+        kind=key.kind,
+        pdf_hash=key.pdf_hash,
+        page=key.page,
+        locale=key.locale,
+        effective_mode=MODES[key.effective_mode],
+        prompt_version=key.prompt_version,
+        model=key.model,
         images_count=job.images_count,
-        kind=job.key.kind,
+        leased_until=stamp(job.leased_until),
+        deadline_at=stamp(job.deadline_at),
+        created_at=stamp(job.created_at),
+        time_left=Duration(seconds=job.time_left.seconds, nanos=job.time_left.microseconds * 1000),
     )
-    message.leased_until.FromDatetime(job.leased_until)
-    message.deadline_at.FromDatetime(job.deadline_at)
-    message.created_at.FromDatetime(job.created_at)
-    message.time_left.FromTimedelta(job.time_left)
-    return message

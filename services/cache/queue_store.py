@@ -13,7 +13,9 @@ WHERE job.status = 'generating' AND job.turn IS NULL AND job.run_after <= now()
 RETURNING job.generation_id
 """
 
-# Who has waited too long goes to the front of the first lane, owners still in turns.
+# Who has waited too long goes to the front of the first lane, owners still in turns. One round
+# ahead is not worth moving for, or an owner would be served twice in a round; but who has waited
+# twice as long is moved even then, for a round may last for ever while new owners come.
 AGE_WAITING = f"""
 WITH present AS (
     SELECT {present_turn("0")} AS turn
@@ -35,7 +37,8 @@ UPDATE cache.generations AS job
 SET lane = 0, turn = aged.turn
 FROM aged
 WHERE job.generation_id = aged.generation_id AND job.status = 'generating'
-  AND (job.lane > 0 OR job.turn > aged.turn)
+  AND (job.lane > 0 OR job.turn > aged.turn + 1
+       OR (job.turn > aged.turn AND job.run_after < now() - 2 * $1::interval))
 RETURNING job.generation_id
 """
 
@@ -48,11 +51,12 @@ WHERE status = 'generating' AND attempts - released >= $1
 LIMIT 1000
 """
 
-# Jobs no worker has taken up in time.
+# Jobs no worker has taken up in time; one that was given back waits anew from when it was taken up.
 FIND_OVERDUE = """
 SELECT generation_id, attempts
 FROM cache.generations
 WHERE status = 'generating' AND run_after < now() - $1::interval
+  AND (started_at IS NULL OR started_at < now() - $1::interval)
   AND (leased_until IS NULL OR leased_until < now() - $1::interval)
 LIMIT 1000
 """

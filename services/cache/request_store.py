@@ -1,6 +1,7 @@
 """SQL for requests: intents, attaching them to generations, and the refunds that follow."""
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -21,7 +22,6 @@ from services.cache.domain import (
 )
 from services.cache.generation_store import (
     FIND_LIVE,
-    READ_GENERATION,
     generation_columns,
     generation_from,
     key_values,
@@ -35,12 +35,20 @@ from services.runtime.database import Connection, Database
 request_columns = """request_id, user_id, pdf_hash, page, locale, state, nonce, outcome,
           generation_id, scope, background"""
 
-OPEN_INTENT = f"""
+OPEN_INTENTS = f"""
 INSERT INTO cache.requests (
     request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id, scope, background,
     held_until
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, now() + $11::interval)
+SELECT intent.request_id, intent.user_id, intent.pdf_hash, intent.page, intent.locale,
+       intent.nonce, intent.outcome, intent.generation_id, intent.scope, intent.background,
+       now() + $11::interval
+FROM unnest(
+    $1::uuid[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::uuid[], $7::text[],
+    $8::uuid[], $9::text[], $10::boolean[]
+) AS intent (
+    request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id, scope, background
+)
 ON CONFLICT (request_id) DO NOTHING
 RETURNING {request_columns}
 """
@@ -123,7 +131,33 @@ WHERE job.generation_id = $1 AND job.status = 'generating' AND job.lane > 0
 # Shared locks: many may join at once, but the generation cannot end before they are written down.
 LOCK_LIVE = FIND_LIVE + " FOR SHARE"
 
-LOCK_GENERATION = READ_GENERATION + " FOR SHARE"
+# In the order of ids, like those who end generations: nobody waits for somebody who waits for him.
+LOCK_GENERATIONS = f"""
+SELECT {generation_columns}
+FROM cache.generations
+WHERE generation_id = ANY($1::uuid[])
+ORDER BY generation_id
+FOR SHARE
+"""
+
+JOIN_REQUESTS = """
+UPDATE cache.requests AS request
+SET state = joiner.state, units = joiner.units, updated_at = now()
+FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::integer[], $5::text[])
+    AS joiner (request_id, nonce, generation_id, units, state)
+WHERE request.request_id = joiner.request_id AND request.state = 'intent'
+  AND request.nonce = joiner.nonce AND request.generation_id = joiner.generation_id
+RETURNING request.request_id, request.nonce, request.generation_id
+"""
+
+# Who joined what had failed by then gets back what it paid.
+INSERT_REFUNDS_OF_FAILED = """
+INSERT INTO cache.outbox (request_id, user_id, reason, generation_id)
+SELECT request.request_id, request.user_id, 'generation_failed', request.generation_id
+FROM cache.requests AS request
+WHERE request.request_id = ANY($1::uuid[]) AND request.state = 'failed'
+RETURNING outbox_id, request_id, user_id, reason, served_as, generation_id
+"""
 
 ATTACH_REQUEST = """
 UPDATE cache.requests
@@ -162,6 +196,12 @@ DELETE_REFUNDS = "DELETE FROM cache.outbox WHERE outbox_id = ANY($1::bigint[])"
 HAS_ASKED = "SELECT 1 FROM cache.requests WHERE generation_id = $1 AND user_id = $2 LIMIT 1"
 
 
+# The columns of OPEN_INTENTS and JOIN_REQUESTS, one request a row.
+_Intent = tuple[UUID, str, str, int, str, UUID, Outcome, UUID | None, str, bool]
+_Joiner = tuple[UUID, UUID, UUID, int]
+_NONCE = 5
+
+
 class RequestStore:
     """Requests and the outbox."""
 
@@ -170,6 +210,8 @@ class RequestStore:
         self._clocks = clocks
         # Every call with an id of its own asks; under load many are answered by one query.
         self._reads = Batcher(self._read_requests)
+        self._intents = Batcher(self._open_intents)
+        self._joiners = Batcher(self._join_many)
 
     async def read_request(self, request_id: UUID) -> Request | None:
         return await self._reads.submit(request_id)
@@ -204,22 +246,27 @@ class RequestStore:
         generation_id: UUID | None,
     ) -> Request | None:
         """Write down what is about to be charged; None when the request_id is taken."""
-        values = (
-            ask.request_id,
-            ask.user_id,
-            page.pdf_hash,
-            page.page,
-            ask.locale,
-            uuid4(),
-            outcome,
-            generation_id,
-            scope,
-            ask.background,
-            self._clocks.hold,
+        return await self._intents.submit(
+            (
+                ask.request_id,
+                ask.user_id,
+                page.pdf_hash,
+                page.page,
+                ask.locale,
+                uuid4(),
+                outcome,
+                generation_id,
+                scope,
+                ask.background,
+            )
         )
+
+    async def _open_intents(self, intents: Sequence[_Intent]) -> list[Request | None]:
         async with self._database.connection() as connection:
-            row = await connection.fetchrow(OPEN_INTENT, *values)
-        return _request(row) if row else None
+            rows = await connection.fetch(OPEN_INTENTS, *_columns(intents), self._clocks.hold)
+        # Of two with the same id only one was written: the nonce tells whose.
+        opened = {row["nonce"]: _request(row) for row in rows}
+        return [opened.get(intent[_NONCE]) for intent in intents]
 
     async def take_over_intent(self, request_id: UUID) -> Request | None:
         """Go on with an intent that nobody holds any more."""
@@ -238,6 +285,38 @@ class RequestStore:
         async with self._database.connection() as connection:
             await connection.execute(DROP_INTENT, request_id, nonce)
 
+    async def join(
+        self, request_id: UUID, *, nonce: UUID, generation_id: UUID, units: int
+    ) -> Attached | None:
+        """Turn an intent that was charged for joining into a waiter on the generation it names.
+
+        It gets this one even if it has ended meanwhile. None as for `attach`.
+        """
+        return await self._joiners.submit((request_id, nonce, generation_id, units))
+
+    async def _join_many(self, joiners: Sequence[_Joiner]) -> list[Attached | None]:
+        async with self._database.transaction() as connection:
+            wanted = {generation_id for _, _, generation_id, _ in joiners}
+            rows = await connection.fetch(LOCK_GENERATIONS, list(wanted))
+            generations = {row["generation_id"]: generation_from(row) for row in rows}
+            assert len(generations) == len(wanted), "generations outlive the intents that name them"
+            states = [_state(generations[generation_id]) for _, _, generation_id, _ in joiners]
+            joined = await connection.fetch(JOIN_REQUESTS, *_columns(joiners), states)
+            refunds = await connection.fetch(
+                INSERT_REFUNDS_OF_FAILED, [row["request_id"] for row in joined]
+            )
+        due = {row["request_id"]: _refund(row) for row in refunds}
+        attached = {
+            row["nonce"]: Attached(
+                generation=generations[row["generation_id"]],
+                outcome=Outcome.JOINED,
+                created=False,
+                refund=due.get(row["request_id"]),
+            )
+            for row in joined
+        }
+        return [attached.get(nonce) for _, nonce, _, _ in joiners]
+
     async def attach(
         self, request_id: UUID, *, nonce: UUID, key: Key, page: ResolvedPage, units: int
     ) -> Attached | None:
@@ -251,7 +330,12 @@ class RequestStore:
                 return None
             request = _request(row)
             generation, created = await _find_or_create(connection, request, key, page)
-            attached = await _refund_due(connection, request, generation, created=created)
+            if created:
+                attached = Attached(
+                    generation=generation, outcome=Outcome.GENERATED, created=True, refund=None
+                )
+            else:
+                attached = await _reprice(connection, request, generation)
             await connection.execute(
                 ATTACH_REQUEST,
                 request_id,
@@ -288,11 +372,6 @@ class RequestStore:
 async def _find_or_create(
     connection: Connection, request: Request, key: Key, page: ResolvedPage
 ) -> tuple[Generation, bool]:
-    if request.outcome is Outcome.JOINED:
-        # It was charged for joining this one, so this one it gets, even if it has failed meanwhile.
-        row = await connection.fetchrow(LOCK_GENERATION, request.generation_id)
-        assert row is not None, "generations outlive the intents that name them"
-        return generation_from(row), False
     while True:  # until either statement finds it: the live one may end between the two
         row = await connection.fetchrow(
             INSERT_GENERATION,
@@ -309,30 +388,20 @@ async def _find_or_create(
             return generation_from(row), False
 
 
-async def _refund_due(
-    connection: Connection, request: Request, generation: Generation, *, created: bool
-) -> Attached:
-    """How the request is really served, and the refund this makes due."""
-    outcome, reason = request.outcome, None
-    if outcome is Outcome.GENERATED and not created:
-        ready = generation.status is Status.READY
-        outcome, reason = Outcome.CACHED if ready else Outcome.JOINED, "repriced"
-    elif generation.status is Status.FAILED:
-        reason = "generation_failed"
-    refund = None
-    if reason is not None:
-        served_as = outcome if reason == "repriced" else None
-        row = await connection.fetchrow(
-            INSERT_REFUND,
-            request.request_id,
-            request.user_id,
-            reason,
-            served_as,
-            generation.generation_id,
-        )
-        assert row is not None
-        refund = _refund(row)
-    return Attached(generation=generation, outcome=outcome, created=created, refund=refund)
+async def _reprice(connection: Connection, request: Request, generation: Generation) -> Attached:
+    """The request was charged for making what somebody else has made: it pays for that instead."""
+    ready = generation.status is Status.READY
+    outcome = Outcome.CACHED if ready else Outcome.JOINED
+    row = await connection.fetchrow(
+        INSERT_REFUND,
+        request.request_id,
+        request.user_id,
+        "repriced",
+        outcome,
+        generation.generation_id,
+    )
+    assert row is not None
+    return Attached(generation=generation, outcome=outcome, created=False, refund=_refund(row))
 
 
 def _state(generation: Generation) -> RequestState:
@@ -368,3 +437,7 @@ def _refund(row: asyncpg.Record) -> Refund:
         served_as=Outcome(row["served_as"]) if row["served_as"] else None,
         generation_id=row["generation_id"],
     )
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]

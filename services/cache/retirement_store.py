@@ -32,19 +32,23 @@ FROM cache.generations
 WHERE status = 'ready' AND retired_at IS NULL AND {selection}
 """
 
-# The notification is a hint for other replicas to forget the results; they look as well.
-RETIRE_GENERATIONS = f"""
-WITH chosen AS (
-    SELECT generation_id
-    FROM cache.generations
-    WHERE status = 'ready' AND retired_at IS NULL AND {selection}
-    LIMIT 1000
-), retired AS (
+# The next piece after $5, in the order of ids: however many there are, they are read once.
+CHOOSE_READY = f"""
+SELECT generation_id
+FROM cache.generations
+WHERE status = 'ready' AND retired_at IS NULL AND {selection} AND generation_id > $5
+ORDER BY generation_id
+LIMIT 1000
+"""
+
+# Copies go with what they were taken from. The notification is a hint for other replicas to forget
+# the results; they look as well.
+RETIRE_GENERATIONS = """
+WITH retired AS (
     UPDATE cache.generations AS generation
-    SET retired_at = now(), retired_reason = $5
+    SET retired_at = now(), retired_reason = $2
     WHERE generation.status = 'ready' AND generation.retired_at IS NULL
-      AND (generation.generation_id IN (SELECT chosen.generation_id FROM chosen)
-           OR generation.copied_from IN (SELECT chosen.generation_id FROM chosen))
+      AND (generation.generation_id = ANY($1::uuid[]) OR generation.copied_from = ANY($1::uuid[]))
     RETURNING generation.generation_id
 )
 SELECT retired.generation_id, pg_notify('cache_retired', '') FROM retired
@@ -71,33 +75,48 @@ WHERE generation_id = ANY($1::uuid[])
 """
 
 # Requests first: they refer to generations. One whose refund is still due stays: its id must stay
-# taken until Quota knows. Both in small pieces, so that nobody waits for long.
+# taken until Quota knows. Both in small pieces, so that nobody waits for long. The oldest first and
+# as an array, so that indexes are read as far as there is something to delete, and no table whole.
 DELETE_SETTLED_REQUESTS = """
 DELETE FROM cache.requests
-WHERE request_id IN (
+WHERE request_id = ANY(ARRAY(
     SELECT settled.request_id
     FROM cache.requests AS settled
     WHERE state IN ('served', 'failed', 'aborted') AND updated_at < now() - $1::interval
       AND NOT EXISTS (
           SELECT FROM cache.outbox AS due WHERE due.request_id = settled.request_id
       )
+    ORDER BY updated_at
     LIMIT 1000
-)
+))
 """
 
+# OFFSET 0 keeps the question about requests from becoming a join with all of them.
 DELETE_ENDED = """
 DELETE FROM cache.generations
-WHERE generation_id IN (
-    SELECT generation.generation_id
-    FROM cache.generations AS generation
-    WHERE ((generation.status = 'failed' AND generation.completed_at < now() - $1::interval)
-           OR generation.retired_at < now() - $1::interval)
-      AND NOT EXISTS (
-          SELECT FROM cache.requests AS request
-          WHERE request.generation_id = generation.generation_id
-      )
-    LIMIT 1000
-)
+WHERE generation_id = ANY(ARRAY(
+    (SELECT failed.generation_id
+     FROM cache.generations AS failed
+     WHERE failed.status = 'failed' AND failed.completed_at < now() - $1::interval
+       AND NOT EXISTS (
+           SELECT FROM cache.requests AS request
+           WHERE request.generation_id = failed.generation_id
+           OFFSET 0
+       )
+     ORDER BY failed.completed_at
+     LIMIT 500)
+    UNION ALL
+    (SELECT retired.generation_id
+     FROM cache.generations AS retired
+     WHERE retired.retired_at < now() - $1::interval
+       AND NOT EXISTS (
+           SELECT FROM cache.requests AS request
+           WHERE request.generation_id = retired.generation_id
+           OFFSET 0
+       )
+     ORDER BY retired.retired_at
+     LIMIT 500)
+))
 """
 
 
@@ -121,11 +140,21 @@ class RetirementStore:
             rows = await connection.fetch(FIND_RUNNING, *_values(chosen))
         return [lease_from(row) for row in rows]
 
-    async def retire_generations(self, chosen: Selection, reason: str) -> list[UUID]:
-        """Take some of the ready results of a selection out of service, their copies included."""
-        async with self._database.transaction() as connection:
+    async def forget_failures(self, chosen: Selection) -> None:
+        """Let pages that failed for good be tried again."""
+        async with self._database.connection() as connection:
             await connection.execute(FORGET_FAILURES, *_values(chosen))
-            rows = await connection.fetch(RETIRE_GENERATIONS, *_values(chosen), reason)
+
+    async def choose_ready(self, chosen: Selection, *, after: UUID) -> list[UUID]:
+        """The next ready results of a selection, in the order of their ids."""
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(CHOOSE_READY, *_values(chosen), after)
+        return [row["generation_id"] for row in rows]
+
+    async def retire_generations(self, generation_ids: list[UUID], reason: str) -> list[UUID]:
+        """Take results out of service, their copies included; answers which."""
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(RETIRE_GENERATIONS, generation_ids, reason)
         return [row["generation_id"] for row in rows]
 
     async def list_retired(self, within: timedelta) -> set[UUID]:

@@ -30,6 +30,11 @@ STATUSES = {
     Status.READY: pb.GENERATION_STATUS_READY,
     Status.FAILED: pb.GENERATION_STATUS_FAILED,
 }
+_KINDS = {
+    value: name.removeprefix("STICKER_KIND_").lower()
+    for name, value in pb.StickerKind.items()
+    if value != pb.STICKER_KIND_UNSPECIFIED
+}
 MODES = {
     "text_only": registry_pb2.EFFECTIVE_MODE_TEXT_ONLY,
     "with_images": registry_pb2.EFFECTIVE_MODE_WITH_IMAGES,
@@ -143,18 +148,15 @@ def render_sticker(sticker: Sticker) -> pb.Sticker:
 
 
 def parse_sticker(message: pb.Sticker, field: str) -> Sticker:
-    require(
-        message.kind != pb.STICKER_KIND_UNSPECIFIED and message.kind in pb.StickerKind.values(),
-        f"{field}.kind",
-        "must be set",
-    )
-    quote = message.anchor.quote
+    kind = _KINDS.get(message.kind)
+    require(kind is not None, f"{field}.kind", "must be set")
+    assert kind is not None
     return Sticker(
         sticker_id=parse_text(f"{field}.sticker_id", message.sticker_id, most=32),
-        kind=pb.StickerKind.Name(message.kind).removeprefix("STICKER_KIND_").lower(),
+        kind=kind,
         title=parse_text(f"{field}.title", message.title, most=MAX_TITLE),
         body_markdown=parse_text(f"{field}.body_markdown", message.body_markdown, most=MAX_BODY),
-        quote=parse_text(f"{field}.anchor.quote", quote, least=0, most=MAX_QUOTE),
+        quote=parse_text(f"{field}.anchor.quote", message.anchor.quote, least=0, most=MAX_QUOTE),
         box=_parse_box(message.anchor, field),
     )
 

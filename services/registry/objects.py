@@ -16,9 +16,9 @@ import structlog
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from services.registry.single_flight import SingleFlight
 from services.runtime.errors import DependencyDown
 from services.runtime.server import CannotStart
+from services.runtime.single_flight import SingleFlight
 
 log = structlog.get_logger()
 

@@ -18,7 +18,7 @@ from services.registry.errors import DocumentNotFound, PageOutOfRange, PdfError,
 from services.registry.objects import Objects
 from services.registry.page_store import PageStore
 from services.registry.sandbox import PdfSandbox, Seen
-from services.registry.single_flight import SharedWork
+from services.runtime.single_flight import SharedWork
 
 
 class Pages:

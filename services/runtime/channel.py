@@ -1,7 +1,7 @@
 """Channels to other services: token, request id and deadline on every call; retries when safe."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
@@ -14,22 +14,13 @@ from services.runtime.status import from_call
 
 DEFAULT_DEADLINE_SECONDS = 5.0
 
-_SERVICE_CONFIG = json.dumps(
-    {
-        "methodConfig": [
-            {
-                "name": [{}],
-                "retryPolicy": {
-                    "maxAttempts": 3,
-                    "initialBackoff": "0.05s",
-                    "maxBackoff": "0.5s",
-                    "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
-                },
-            }
-        ]
-    }
-)
+_RETRY_POLICY = {
+    "maxAttempts": 3,
+    "initialBackoff": "0.05s",
+    "maxBackoff": "0.5s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
 
 
 _AWAY = frozenset(
@@ -62,9 +53,15 @@ def open_channel(
     *,
     deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
     max_message_bytes: int = 16 * 1024 * 1024,
+    sent_once: Sequence[str] = (),
 ) -> grpc.aio.Channel:
+    """A channel whose calls are tried again while the other side is away.
+
+    `sent_once` names methods ("package.Service/Method") that must not be: who calls them wants to
+    know that no second message is under way.
+    """
     options: list[tuple[str, Any]] = [
-        ("grpc.service_config", _SERVICE_CONFIG),
+        ("grpc.service_config", _service_config(sent_once)),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.keepalive_time_ms", 20_000),
@@ -79,6 +76,17 @@ def open_channel(
     kinds = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
     interceptors: list[Any] = [kind(token, deadline_seconds) for kind in kinds]
     return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
+
+
+def _service_config(sent_once: Sequence[str]) -> str:
+    single = [
+        {"service": service, "method": method}
+        for service, _, method in (name.partition("/") for name in sent_once)
+    ]
+    methods: list[dict[str, Any]] = [{"name": [{}], "retryPolicy": _RETRY_POLICY}]
+    if single:
+        methods.append({"name": single})
+    return json.dumps({"methodConfig": methods})
 
 
 @contextmanager

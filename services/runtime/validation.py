@@ -7,7 +7,7 @@ from services.runtime.errors import InvalidInput
 
 _IDENTITY = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 _PDF_HASH = re.compile(r"[0-9a-f]{64}")
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def require(condition: bool, field: str, message: str) -> None:
@@ -25,7 +25,7 @@ def parse_text(field: str, value: str, *, most: int, least: int = 1) -> str:
 
 def parse_uuid(field: str, value: str) -> UUID:
     require(_UUID.fullmatch(value) is not None, field, "must be a UUID with hyphens")
-    return UUID(value)
+    return UUID(int=int(value.replace("-", ""), 16))
 
 
 def parse_identity(field: str, value: str) -> str:

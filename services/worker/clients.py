@@ -111,7 +111,8 @@ class Jobs:
         try:
             with calling("cache"):
                 async for response in call:
-                    yield job_from(response.job)
+                    for job in response.jobs:
+                        yield job_from(job)
         finally:
             call.cancel()
 
@@ -120,7 +121,7 @@ class Jobs:
     ) -> AsyncIterator[jobs_pb2.LeaseJobsRequest]:
         async for count in credits_given:
             yield jobs_pb2.LeaseJobsRequest(
-                worker_id=self._worker_id, credits=count, until_empty=until_empty
+                worker_id=self._worker_id, credits=count, until_empty=until_empty, batched=True
             )
 
     async def renew_leases(

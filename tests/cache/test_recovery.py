@@ -313,7 +313,9 @@ async def test_a_generation_cannot_end_while_somebody_is_being_written_down_for_
         async with blocker.transaction():
             await blocker.execute("SELECT pg_advisory_xact_lock(1)")
             joining = asyncio.create_task(
-                store.attach(
+                store.join(request_id, nonce=intent.nonce, generation_id=generation_id, units=0)
+                if knows_it
+                else store.attach(
                     request_id, nonce=intent.nonce, key=key, page=page_of(pdf_hash), units=1
                 )
             )

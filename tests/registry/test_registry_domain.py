@@ -7,7 +7,7 @@ import pytest
 from services.registry.domain import Owner, clean_filename
 from services.registry.errors import BY_REASON, PdfUnreadable, pdf_error
 from services.registry.reading_order import Block, reading_order
-from services.registry.single_flight import SingleFlight
+from services.runtime.single_flight import SingleFlight
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,11 @@ ALTER TABLE cache.generations
     ADD CONSTRAINT generation_released_were_leased CHECK (released BETWEEN 0 AND attempts) NOT VALID,
     ADD CONSTRAINT generation_chunks_are_positive CHECK (chunks >= 1) NOT VALID;
 
+-- Checks run at every update, and this expression took longer than all the rest of a heartbeat.
+ALTER TABLE cache.generations
+    DROP CONSTRAINT generation_hash_is_sha256,
+    ADD CONSTRAINT generation_hash_has_64_digits CHECK (length(pdf_hash) = 64) NOT VALID;
+
 -- Serves LEASE_JOBS, READ_QUEUE and NEXT_TURN. Lease columns stay out: leasing and heartbeats are HOT updates.
 CREATE INDEX generation_turns_idx ON cache.generations (lane, turn, run_after)
     WHERE status = 'generating' AND turn IS NOT NULL;
@@ -32,3 +37,7 @@ CREATE INDEX generation_waiting_since_idx ON cache.generations (run_after)
     WHERE status = 'generating';
 
 DROP INDEX cache.generation_waiting_idx;
+
+-- Leases and heartbeats are HOT updates only where the page has room for a second version of its rows; results
+-- fill the room later. Measured over 2,000 leased jobs: at 100 % full 37 % of heartbeats are HOT, at 50 % 98 %.
+ALTER TABLE cache.generations SET (fillfactor = 50);

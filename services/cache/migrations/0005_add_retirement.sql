@@ -19,10 +19,6 @@ DROP INDEX cache.generation_single_flight_idx;
 -- Serves LIST_RETIRED and DELETE_ENDED.
 CREATE INDEX generation_retired_idx ON cache.generations (retired_at) WHERE retired_at IS NOT NULL;
 
--- Serves FIND_STALE: the last result of a page, whatever made it.
-CREATE INDEX generation_results_idx ON cache.generations (pdf_hash, page, locale, completed_at)
-    WHERE status = 'ready';
-
--- Serves COUNT_READY, FIND_RUNNING and RETIRE_GENERATIONS by prompt version.
-CREATE INDEX generation_prompt_version_idx ON cache.generations (prompt_version)
-    WHERE status IN ('generating', 'ready') AND retired_at IS NULL;
+-- Serves FIND_STALE, which finds what is in service by generation_one_live_idx.
+CREATE INDEX generation_retired_pages_idx ON cache.generations (pdf_hash, page, locale)
+    WHERE retired_at IS NOT NULL;
