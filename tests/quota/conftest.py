@@ -31,10 +31,16 @@ class Ledger:
     """The Quota service, and what its tables say."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, address: str, connection: Connection, keys: Keys
+        self,
+        channel: grpc.aio.Channel,
+        address: str,
+        url: str,
+        connection: Connection,
+        keys: Keys,
     ) -> None:
         self.stub = QuotaServiceStub(channel)
         self.address = address
+        self.url = url
         self.connection = connection
         self.keys = keys
         self.bearer = metadata(keys.token("cache"))
@@ -147,7 +153,7 @@ async def quota_service(
         running("quota", config, compose) as here,
         grpc.aio.insecure_channel(here.address) as channel,
     ):
-        yield Ledger(channel, here.address, connection, keys)
+        yield Ledger(channel, here.address, databases["quota"], connection, keys)
     await connection.close()
 
 
