@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from services.quota.config import Config
 from services.quota.domain import DAY, AdmitRequest, Answer, Decision
+from services.quota.invariant_store import ADMISSION_HAS_ITS_OWN_NUMBER
 from services.quota.metrics import SHADOW_DECISIONS
 from services.quota.store import QuotaStore
 from services.runtime.database import Database
@@ -191,6 +192,18 @@ async def test_a_clock_that_goes_back_opens_no_window(database: Database) -> Non
     assert back.decision == Decision.RATE_LIMITED
     assert back.retry_after == timedelta(hours=2, seconds=10)
     assert back.remaining_units == 9_990, "no period begins because the clock went back"
+
+
+async def test_a_clock_that_goes_back_a_little_lets_nobody_in_twice(database: Database) -> None:
+    store = QuotaStore(database, RULES)
+    for _ in range(5):
+        await decide(store, START)
+
+    later = [await decide(store, START - timedelta(seconds=5)) for _ in range(8)]
+
+    assert [answer.decision for answer in later].count(Decision.ADMITTED) == 5
+    async with database.connection() as connection:
+        assert await connection.fetch(ADMISSION_HAS_ITS_OWN_NUMBER) == []
 
 
 async def test_no_statement_reads_a_whole_table(database: Database) -> None:
