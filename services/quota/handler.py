@@ -123,7 +123,7 @@ class QuotaHandler(QuotaServiceServicer):
         )
         return pb.ResetQuotaResponse(request_id=str(request_id), remaining_units=units)
 
-    @allow("gateway", "cache", "admin", "user")
+    @allow("gateway", "admin", "user")
     async def ListLedger(
         self, request: pb.ListLedgerRequest, context: Context
     ) -> pb.ListLedgerResponse:
@@ -131,11 +131,9 @@ class QuotaHandler(QuotaServiceServicer):
         size = request.page_size or DEFAULT_PAGE_SIZE
         require(0 < size <= MAX_PAGE_SIZE, "page_size", f"must be 1 to {MAX_PAGE_SIZE}")
         before = wire.parse_page_token(request.page_token)
-        only = parse_uuid("request_id", request.request_id) if request.request_id else None
         # One more than asked tells whether there is a next page.
         lines = await self._ask(
-            context,
-            self._ledger.list_ledger(user_id, before=before, most=size + 1, request_id=only),
+            context, self._ledger.list_ledger(user_id, before=before, most=size + 1)
         )
         page = lines[:size]
         return pb.ListLedgerResponse(

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from uuid import UUID
 
 from services.quota.domain import LedgerLine
 from services.runtime.database import Connection, Database
@@ -19,7 +18,6 @@ SELECT entry.entry_id, entry.created_at, entry.kind, entry.units, entry.reason, 
 FROM quota.ledger_entries AS entry
 LEFT JOIN quota.explain_requests AS request ON request.request_id = entry.request_id
 WHERE entry.user_id = $1 AND entry.entry_id < $2
-    AND ($4::uuid IS NULL OR entry.request_id = $4)
 ORDER BY entry.entry_id DESC
 LIMIT $3
 """
@@ -39,10 +37,8 @@ class LedgerStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def list_ledger(
-        self, user_id: str, *, before: int, most: int, request_id: UUID | None = None
-    ) -> list[LedgerLine]:
-        """Entries older than the one named `before`, newest first; of one request if named."""
+    async def list_ledger(self, user_id: str, *, before: int, most: int) -> list[LedgerLine]:
+        """Entries older than the one named `before`, newest first."""
         async with acting_for(self._database, user_id) as connection:
-            rows = await connection.fetch(LIST_LEDGER, user_id, before, most, request_id)
+            rows = await connection.fetch(LIST_LEDGER, user_id, before, most)
         return [LedgerLine(*row) for row in rows]

@@ -66,19 +66,6 @@ async def test_pages_follow_each_other_without_gap_or_double(
     assert seen == sorted(set(seen), reverse=True)
 
 
-async def test_the_entries_of_one_request_can_be_asked_for_alone(ledger: Ledger) -> None:
-    wanted, other = ask(), ask()
-    await ledger.admit_many(wanted, other)
-    await ledger.refund(refund_of(wanted), refund_of(other))
-
-    entries = (await ledger.entries("alice", request_id=wanted.request_id)).entries
-
-    assert [(entry.kind, entry.request_id) for entry in entries] == [
-        (pb.ENTRY_KIND_REFUND, wanted.request_id),
-        (pb.ENTRY_KIND_CHARGE, wanted.request_id),
-    ]
-
-
 @pytest.mark.parametrize(
     ("page", "field"),
     [
@@ -87,7 +74,6 @@ async def test_the_entries_of_one_request_can_be_asked_for_alone(ledger: Ledger)
         ({"page_token": "ZW50cnkgeA=="}, "page_token"),
         ({"page_size": 1001}, "page_size"),
         ({"page_size": -1}, "page_size"),
-        ({"request_id": "x"}, "request_id"),
     ],
 )
 async def test_a_malformed_page_is_refused(
