@@ -11,7 +11,7 @@ $(shell rm -f $(VENV)/.installed)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test demo lint format lock contract clean bench-peers
+.PHONY: help setup run test demo faults bench-peers lint format lock contract clean
 
 help: ## List every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,13 @@ test: setup ## Run the whole test suite on embedded parts, in parallel
 
 demo: setup ## Two users, one PDF: watch the first generate live and the second get it at once
 	@$(BIN)/glossa demo
+
+faults: setup ## The large budgets: 20,000 examples of the protocol model, every rare trace searched for
+	@GLOSSA_MODEL_EXAMPLES=20000 $(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} tests/protocol $(PYTEST_ARGS)
+
+bench-peers: setup ## Install what benchmarks compare with, in an environment of its own
+	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	@VIRTUAL_ENV=.venv-bench $(BIN)/uv pip install --quiet -r tests/bench/peers.txt
 
 lint: setup ## ruff, mypy strict, import contracts, buf lint/format/breaking, squawk
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
@@ -48,10 +55,6 @@ lock: $(VENV)/.installed ## Resolve pyproject.toml into the hashed requirements.
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \
 		--no-emit-index-url --no-annotate --custom-compile-command "make lock" \
 		pyproject.toml -o requirements.lock
-
-bench-peers: ## What the benchmarks compare with, in an environment of its own
-	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
-	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r tests/bench/peers.txt
 
 clean: ## Remove the environment and generated code (local state in .glossa stays)
 	@rm -rf $(VENV) gen

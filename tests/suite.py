@@ -44,7 +44,7 @@ class Keys:
     def make(cls, folder: Path, private: bytes, public: bytes) -> Self:
         keys = cls(folder=folder, signer=Signer(private))
         keys.verify_key_file.write_bytes(public)
-        for service in ("cache", "worker"):
+        for service in ("registry", "cache", "worker"):
             token = keys.token(service)
             keys.token_file(service).write_text(token)
         return keys

@@ -191,6 +191,21 @@ class Settled(NamedTuple):
     remaining_units: int
 
 
+class Charge(NamedTuple):
+    """What one request was charged, as things stand: one row of READ_CHARGE."""
+
+    units: int
+    status: str
+    outcome: str | None
+    generation_id: UUID | None
+    pdf_hash: str | None
+    page: int | None
+    locale: str | None
+    effective_mode: str | None
+    charged_at: datetime
+    refunded_at: datetime | None
+
+
 class LedgerLine(NamedTuple):
     """One line of the ledger and the request it is about: one row of LIST_LEDGER."""
 

@@ -17,7 +17,7 @@ from services.quota.ledger_store import LedgerStore
 from services.quota.metrics import DECISIONS, SHADOW_DECISIONS
 from services.quota.store import QuotaStore, RequestIdReused
 from services.runtime.auth import NotYourUser, allow, current_caller, require_user
-from services.runtime.errors import DependencyDown, InvalidInput
+from services.runtime.errors import DependencyDown, InvalidInput, NotFound
 from services.runtime.interceptors import Context
 from services.runtime.validation import (
     parse_identity,
@@ -41,6 +41,12 @@ class UnknownModel(InvalidInput):
     """There is no price for the model; a default would be wrong."""
 
     reason = "UNKNOWN_MODEL"
+
+
+class ChargeNotFound(NotFound):
+    """Nothing was charged under this request_id, as far as this user may know."""
+
+    reason = "CHARGE_NOT_FOUND"
 
 
 class QuotaHandler(QuotaServiceServicer):
@@ -140,6 +146,17 @@ class QuotaHandler(QuotaServiceServicer):
             entries=[wire.ledger_entry(line) for line in page],
             next_page_token=wire.page_token(page[-1].entry_id) if len(lines) > size else "",
         )
+
+    @allow("cache", "gateway", "admin", "user")
+    async def GetCharge(
+        self, request: pb.GetChargeRequest, context: Context
+    ) -> pb.GetChargeResponse:
+        user_id = _own_user(request.user_id)
+        request_id = parse_uuid("request_id", request.request_id)
+        charge = await self._ask(context, self._ledger.read_charge(user_id, request_id))
+        if charge is None:
+            raise ChargeNotFound("nothing was charged to this user under this request_id")
+        return pb.GetChargeResponse(charge=wire.charge(charge))
 
     @allow("worker", "admin")
     async def RecordOperations(

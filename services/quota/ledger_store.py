@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import UUID
 
-from services.quota.domain import LedgerLine
+from services.quota.domain import Charge, LedgerLine
 from services.runtime.database import Connection, Database
 
 # From here to the end of the transaction, row-level security shows this user's rows alone.
@@ -20,6 +21,15 @@ LEFT JOIN quota.explain_requests AS request ON request.request_id = entry.reques
 WHERE entry.user_id = $1 AND entry.entry_id < $2
 ORDER BY entry.entry_id DESC
 LIMIT $3
+"""
+
+# A void was never charged.
+READ_CHARGE = """
+SELECT request.quota_units, request.status, request.outcome, request.generation_id,
+       request.pdf_hash, request.page, request.locale, request.effective_mode,
+       request.created_at, request.refunded_at
+FROM quota.explain_requests AS request
+WHERE request.request_id = $1 AND request.user_id = $2 AND request.status <> 'void'
 """
 
 
@@ -42,3 +52,8 @@ class LedgerStore:
         async with acting_for(self._database, user_id) as connection:
             rows = await connection.fetch(LIST_LEDGER, user_id, before, most)
         return [LedgerLine(*row) for row in rows]
+
+    async def read_charge(self, user_id: str, request_id: UUID) -> Charge | None:
+        async with acting_for(self._database, user_id) as connection:
+            row = await connection.fetchrow(READ_CHARGE, request_id, user_id)
+        return Charge(*row) if row else None

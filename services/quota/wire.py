@@ -14,6 +14,7 @@ from services.quota.domain import (
     AdmitRequest,
     Answer,
     Budget,
+    Charge,
     CostReport,
     Costs,
     Decision,
@@ -177,6 +178,20 @@ def operation(item: pb.Operation, at: str) -> Operation:
     )
 
 
+def charge(found: Charge) -> pb.Charge:
+    message = pb.Charge(
+        units=found.units if found.status == "charged" else 0,
+        generation_id=str(found.generation_id) if found.generation_id else "",
+        charged_at=_timestamp(found.charged_at),
+    )
+    if found.outcome is not None:
+        message.outcome = _OUTCOME_VALUES[found.outcome]
+    if found.refunded_at is not None:
+        message.refunded_at.FromDatetime(found.refunded_at)
+    _render_page(message.page, found)
+    return message
+
+
 def ledger_entry(line: LedgerLine) -> pb.LedgerEntry:
     entry = pb.LedgerEntry(
         entry_id=line.entry_id,
@@ -189,11 +204,15 @@ def ledger_entry(line: LedgerLine) -> pb.LedgerEntry:
     )
     if line.outcome is not None:
         entry.outcome = _OUTCOME_VALUES[line.outcome]
-    if line.pdf_hash is not None:
-        entry.page.pdf_hash, entry.page.page = line.pdf_hash, line.page or 0
-        entry.page.locale = line.locale or ""
-        entry.page.effective_mode = _MODE_VALUES[line.effective_mode or "text_only"]
+    _render_page(entry.page, line)
     return entry
+
+
+def _render_page(message: pb.PageContext, about: LedgerLine | Charge) -> None:
+    if about.pdf_hash is not None:
+        message.pdf_hash, message.page = about.pdf_hash, about.page or 0
+        message.locale = about.locale or ""
+        message.effective_mode = _MODE_VALUES[about.effective_mode or "text_only"]
 
 
 def page_token(entry_id: int) -> str:

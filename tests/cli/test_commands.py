@@ -75,10 +75,9 @@ def test_a_file_is_uploaded_once_however_often_it_is_sent(up: Up, lecture: Path)
     [first] = json_lines(glossa(up, "upload", str(lecture), "--user", "ann", "--json"))
     [second] = json_lines(glossa(up, "upload", str(lecture), "--user", "ann", "--json"))
 
-    assert (first["note"], second["note"]) == (
-        "UPLOAD_NOTE_CREATED",
-        "UPLOAD_NOTE_DEDUPLICATED",
-    )
+    assert first["note"] == "UPLOAD_NOTE_CREATED"
+    # Whether its pages have all been looked at by now is a question of time.
+    assert second["note"] in {"UPLOAD_NOTE_DEDUPLICATED", "UPLOAD_NOTE_DUPLICATE_UPLOAD"}
     assert first["file"] == second["file"]
     assert first["document"]["total_pages"] == 3
 

@@ -1,0 +1,114 @@
+"""Row 5: from the commit of an enqueue to the job in the worker's hands, in an idle system.
+
+Bar: the median at most 1.5 times pgqueuer's; the 99th percentile is shown beside it. Ours goes the
+whole way: ExplainPage makes the generation, the Cache pushes it over gRPC to another process.
+Both are timed from the moment the database itself notes for the commit.
+"""
+
+import asyncio
+import statistics
+import sys
+import time
+from uuid import UUID, uuid4
+
+import asyncpg
+from glossa.cache.v1 import cache_pb2, jobs_pb2
+from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
+from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
+from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
+
+from tests.bench.documents import lecture, upload
+from tests.bench.no_op_worker import leases_of
+from tests.bench.peer import running_pgqueuer
+from tests.bench.stand import UNLIMITED, Stand, open_stand
+
+TIMES, ROUNDS, BAR = 100, 3, 1.5
+WARM_UP = 5
+# Long enough that nothing is still busy with the last one.
+IDLE_SECONDS = 0.02
+# The request was attached in the transaction that made the generation.
+COMMITTED = """
+SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin))::float8
+FROM cache.requests
+WHERE request_id = $1
+"""
+
+
+class Line:
+    """One worker that waits for jobs, one caller who asks for pages nobody has asked for."""
+
+    def __init__(self, stand: Stand, admin: "asyncpg.Connection[asyncpg.Record]") -> None:
+        self._stand = stand
+        self._admin = admin
+        self._page = 0
+
+    async def open(self) -> None:
+        registry = RegistryServiceStub(await self._stand.channel("registry"))
+        self._cache = CacheServiceStub(await self._stand.channel("cache"))
+        jobs = JobServiceStub(await self._stand.channel("cache"))
+        self._gateway = self._stand.bearer("gateway")
+        content = lecture(WARM_UP + TIMES * ROUNDS)
+        self._hash = await upload(registry, self._gateway, user="alice", content=content)
+        self._stream = jobs.LeaseJobs(metadata=self._stand.bearer("worker"))
+        for _ in range(WARM_UP):
+            await self.pick_up()
+
+    async def pick_up(self) -> float:
+        """Seconds from the commit to the job arriving here; both clocks are this machine's."""
+        self._page += 1
+        request_id = uuid4()
+        await self._stream.write(jobs_pb2.LeaseJobsRequest(worker_id="bench", credits=1))
+        await asyncio.sleep(IDLE_SECONDS)
+        asking = asyncio.create_task(self._ask(request_id))
+        response = await self._stream.read()
+        arrived = time.time()
+        assert isinstance(response, jobs_pb2.LeaseJobsResponse), "the stream has ended"
+        assert leases_of(response)[0].generation_id == await asking
+        committed: float = await self._admin.fetchval(COMMITTED, request_id)
+        return arrived - committed
+
+    async def _ask(self, request_id: UUID) -> str:
+        answer = await self._cache.ExplainPage(
+            cache_pb2.ExplainPageRequest(
+                user_id="alice",
+                pdf_hash=self._hash,
+                page=self._page,
+                locale="en",
+                request_id=str(request_id),
+            ),
+            metadata=self._gateway,
+        )
+        return answer.generation_id
+
+
+def milliseconds(seconds: list[float]) -> tuple[float, float]:
+    """Median and 99th percentile."""
+    return 1e3 * statistics.median(seconds), 1e3 * statistics.quantiles(seconds, n=100)[98]
+
+
+async def main() -> int:
+    ratios = []
+    async with open_stand() as stand, running_pgqueuer(stand) as peer:
+        await asyncio.gather(stand.start("registry"), stand.start("quota", UNLIMITED))
+        await stand.start("cache")
+        admin = await asyncpg.connect(stand.admin_url)
+        line = Line(stand, admin)
+        await line.open()
+        for _ in range(ROUNDS):
+            ours = milliseconds([await line.pick_up() for _ in range(TIMES)])
+            theirs = milliseconds(await peer.measure(pick_up=TIMES))
+            ratios.append(ours[0] / theirs[0])
+            print(
+                f"  cache p50 {ours[0]:.1f} ms p99 {ours[1]:.1f} ms"
+                f"   pgqueuer p50 {theirs[0]:.1f} ms p99 {theirs[1]:.1f} ms",
+                flush=True,
+            )
+        await admin.close()
+    ratio = statistics.median(ratios)
+    verdict = "ok" if ratio <= BAR else "MISSED"
+    print(f"row 5  pick-up: median {ratio:.2f} x pgqueuer's (bar {BAR}): {verdict}")
+    return 0 if ratio <= BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
