@@ -140,7 +140,8 @@ async def test_a_request_that_failed_and_its_refund(house: House) -> None:
     assert (due.state, due.refund_due) == (STATE.REQUEST_STATE_FAILED, True)
     assert told(due, "on its way to Quota")
     assert (story.state, story.refund_due) == (STATE.REQUEST_STATE_FAILED, False)
-    assert (due.units, story.units) == (0, 0)
+    assert (due.units, story.units) == (1, 0)
+    assert told(story, "What was charged has been given back.")
     assert [one.reason for one in story.failures] == ["PDF_UNREADABLE"]
     assert story.generation.error.reason == "PDF_UNREADABLE"
     assert story.clocks == cache_pb2.GenerationClocks()
@@ -185,14 +186,33 @@ async def test_a_request_of_somebody_who_does_not_share(house: House) -> None:
 async def test_what_the_cache_remembers_is_told_while_the_ledger_cannot_be_asked(
     house: House,
 ) -> None:
-    """Changes when Quota's ledger can be asked: then the charge is known."""
     answer = await house.suite.explain("alice", await house.document("alice"))
 
-    story = await describe(house, answer.request_id)
+    known = await describe(house, answer.request_id)
+    async with house.admin.transaction():
+        await house.admin.execute("LOCK quota.explain_requests IN ACCESS EXCLUSIVE MODE")
+        remembered = await describe(house, answer.request_id)
 
-    assert not story.charge_known
-    assert story.units == 1
-    assert told(story, "Quota does not answer")
+    assert (known.charge_known, known.units) == (True, 1)
+    assert told(known, "It costs 1 unit(s), as the ledger stands.")
+    assert (remembered.charge_known, remembered.units) == (False, 1)
+    assert told(remembered, "Quota does not answer")
+
+
+async def test_a_hit_is_known_from_the_ledger_alone(house: House) -> None:
+    pdf_hash = await house.document("alice", "bob")
+    made = await house.suite.explain("alice", pdf_hash)
+    await house.worker.complete(await house.worker.lease())
+    hit = await house.suite.explain("bob", pdf_hash)
+
+    story = await describe(house, hit.request_id, "bob")
+
+    assert (story.state, story.outcome) == (STATE.REQUEST_STATE_SERVED, quota_pb2.OUTCOME_CACHED)
+    assert (story.units, story.pdf_hash, story.page) == (1, pdf_hash, 1)
+    assert story.generation.generation_id == made.generation_id
+    assert told(story, "The result was there already.")
+    async with refused(grpc.StatusCode.NOT_FOUND, "REQUEST_NOT_FOUND"):
+        await describe(house, hit.request_id, "alice")
 
 
 async def test_requests_of_others_are_not_told_from_unknown_ones(house: House) -> None:
