@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from services.runtime.auth import SCOPES_ATTRIBUTE, TokenVerifier
 from services.runtime.errors import GlossaError
@@ -75,7 +76,7 @@ def starting(service: str, settings: type[Settings]) -> Iterator[Settings]:
         yield config
     except ValidationError as error:
         sys.exit(f"{service} cannot start: {_explain(error)}")
-    except (CannotStart, GlossaError, OSError) as error:
+    except (CannotStart, GlossaError, OSError, SettingsError) as error:
         sys.exit(f"{service} cannot start: {error}")
 
 
