@@ -14,7 +14,7 @@ endif
 .PHONY: help setup run test demo faults bench-peers lint format lock contract clean
 
 help: ## List every target
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed gen/.generated ## Virtual environment, pinned dependencies, generated code (quick when nothing changed)
 

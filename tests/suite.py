@@ -44,7 +44,7 @@ class Keys:
     def make(cls, folder: Path, private: bytes, public: bytes) -> Self:
         keys = cls(folder=folder, signer=Signer(private))
         keys.verify_key_file.write_bytes(public)
-        for service in ("cache", "worker"):
+        for service in ("registry", "cache", "worker"):
             token = keys.token(service)
             keys.token_file(service).write_text(token)
         return keys
@@ -185,7 +185,9 @@ async def running_suite(
 
     async with AsyncExitStack() as exits:
         start = exits.enter_async_context
-        quota_config = QuotaConfig(**common("quota"), **settings.get("quota", {}))
+        # Patient, since test machines are shared.
+        patient = {"answer_within_seconds": 30, **settings.get("quota", {})}
+        quota_config = QuotaConfig(**common("quota"), **patient)
         quota = await start(running("quota", quota_config, compose_quota))
         registry_config = RegistryConfig(
             **common("registry"),
@@ -212,6 +214,7 @@ async def running_suite(
                 **common("worker"),
                 registry_address=registry.address,
                 cache_address=cache.address,
+                quota_address=quota.address,
                 explanation=explanation,
                 **settings.get("worker", {}),
             )

@@ -32,6 +32,14 @@ BEGIN
         EXECUTE format('ALTER ROLE %I SET idle_in_transaction_session_timeout = %L', role, '30s');
     END LOOP;
 
+    -- What Quota becomes to read for one user: row-level security shows it that user's rows alone.
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'glossa_quota_user') THEN
+        CREATE ROLE glossa_quota_user NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS;
+    END IF;
+    IF NOT pg_catalog.pg_has_role('glossa_quota', 'glossa_quota_user', acting) THEN
+        GRANT glossa_quota_user TO glossa_quota;
+    END IF;
+
     -- Where PUBLIC may create things, a role could plant an object that others pick up by name.
     EXECUTE format('REVOKE CREATE, TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
     REVOKE ALL ON SCHEMA public FROM PUBLIC;

@@ -15,7 +15,7 @@ from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 from services.cache.domain import SHARED_SCOPE, Ask, Outcome, Refund, ResolvedPage
 from services.runtime.batching import Batcher
 from services.runtime.channel import calling
-from services.runtime.errors import DependencyDown
+from services.runtime.errors import RelayedError
 from services.runtime.settings import CONTEXT_NEIGHBOURS
 
 # Page metadata is detected on first use, by a child process that may have to start.
@@ -26,6 +26,7 @@ ADMIT_SECONDS = 3.0
 # A refusal lets an intent vanish, so no copy of the charge may arrive after it.
 SENT_ONCE = ("glossa.quota.v1.QuotaService/AdmitMany",)
 REFUND_SECONDS = 5.0
+CHARGE_SECONDS = 2.0
 
 _MODES = {
     registry_pb2.EFFECTIVE_MODE_TEXT_ONLY: "text_only",
@@ -176,7 +177,21 @@ class QuotaClient:
 
     async def read_charge(self, request_id: UUID, user_id: str) -> Charge | None:
         """What was charged for a request of this user; None when nothing was."""
-        raise DependencyDown("no ledger yet")
+        request = quota_pb2.GetChargeRequest(user_id=user_id, request_id=str(request_id))
+        try:
+            with calling("quota"):
+                response = await self._stub.GetCharge(request, timeout=CHARGE_SECONDS)
+        except RelayedError as error:
+            if error.code == "NOT_FOUND":
+                return None
+            raise
+        charge = response.charge
+        return Charge(
+            units=charge.units,
+            outcome=_OUTCOMES.get(charge.outcome),
+            generation_id=UUID(charge.generation_id) if charge.generation_id else None,
+            refunded=charge.HasField("refunded_at"),
+        )
 
     async def _admit_many(self, requests: Sequence[quota_pb2.AdmitRequest]) -> list[Admission]:
         with calling("quota"):

@@ -60,7 +60,9 @@ class Story:
     def units(self) -> int:
         if self.charge is not None:
             return self.charge.units
-        return (self.record.units or 0) if self.record else 0
+        if self.record is None or self.state is RequestState.FAILED:
+            return 0  # what a failed one cost is given back
+        return self.record.units or 0
 
     def sentences(self) -> list[str]:
         """The story for people, oldest first."""
@@ -164,6 +166,8 @@ class DescribeRequest:
                 queue = await self._generations.read_queue(
                     generation.generation_id, seconds_each=self._pace.seconds
                 )
+            else:
+                clocks = None  # none of them runs any more
         waits_since = clocks.waits_since if clocks else None
         return Story(
             request_id=request_id,

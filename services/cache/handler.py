@@ -195,8 +195,11 @@ def _response_key(
 def _ttl(request: pb.StoreResponseRequest) -> timedelta:
     if not request.HasField("ttl"):
         return DEFAULT_TTL
-    in_range = 1 <= request.ttl.seconds <= MOST_TTL.total_seconds()
-    require(in_range, "ttl", "must be 1 second to 30 days")
+    seconds, nanos = request.ttl.seconds, request.ttl.nanos
+    # Before it is made into one: parts that contradict each other make any time at all.
+    is_duration = 0 <= nanos < 1_000_000_000
+    in_range = seconds >= 1 and (seconds, nanos) <= (MOST_TTL.total_seconds(), 0)
+    require(is_duration and in_range, "ttl", "must be 1 second to 30 days")
     return request.ttl.ToTimedelta()
 
 

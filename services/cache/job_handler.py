@@ -146,7 +146,7 @@ class JobHandler(JobServiceServicer):
         """Jobs for a worker; those it does not take, because it goes, are given back."""
         if worker.credits == 0:
             return
-        jobs = await self._store.lease_jobs(worker.worker_id, min(worker.credits, MAX_CREDITS))
+        jobs = await self._store.lease_jobs(worker.worker_id, min(worker.credits, MAX_BATCH))
         worker.credits -= len(jobs)
         worker.found_nothing = not jobs
         if not jobs:

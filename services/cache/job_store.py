@@ -2,12 +2,13 @@
 
 import json
 import random
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import asyncpg
 
-from services.cache.domain import Sticker
+from services.cache.domain import Lane, Sticker
 from services.cache.generation_store import key_from
 from services.cache.job_domain import (
     ATTEMPT_BASE,
@@ -24,20 +25,11 @@ from services.cache.job_domain import (
 )
 from services.runtime.database import Connection, Database
 
-# $1 worker, $2 how many, $3 lease, $4 attempts allowed, $5 to $8 the parts of the deadline.
-# Lanes in order, owners in turns. SKIP LOCKED lets replicas hand out jobs at once; raising
-# `attempts` fences every older lease. No indexed column changes: leasing is a HOT update.
+# $1 worker, $2 how many, $3 lease, $4 attempts allowed, $5 to $8 the parts of the deadline,
+# $9 lane, $10 the first turn to look at. Owners in turns. SKIP LOCKED lets replicas hand out jobs
+# at once; raising `attempts` fences every older lease. No indexed column changes: leasing is a HOT
+# update. An array, because a join would be planned for a limit that nobody knows.
 LEASE_JOBS = """
-WITH picked AS (
-    SELECT generation_id
-    FROM cache.generations
-    WHERE status = 'generating' AND turn IS NOT NULL
-      AND (leased_until IS NULL OR leased_until < now())
-      AND attempts - released < $4
-    ORDER BY lane, turn, run_after
-    LIMIT $2
-    FOR UPDATE SKIP LOCKED
-)
 UPDATE cache.generations AS job
 SET attempts = job.attempts + 1,
     leased_by = $1,
@@ -47,44 +39,69 @@ SET attempts = job.attempts + 1,
     ),
     started_at = now(),
     stage = 'reading', done = 0, total = 0
-FROM picked
-WHERE job.generation_id = picked.generation_id
+WHERE job.generation_id = ANY(ARRAY(
+    SELECT waiting.generation_id
+    FROM cache.generations AS waiting
+    WHERE waiting.status = 'generating' AND waiting.lane = $9 AND waiting.turn >= $10
+      AND (waiting.leased_until IS NULL OR waiting.leased_until < now())
+      AND waiting.attempts - waiting.released < $4
+    ORDER BY waiting.turn, waiting.run_after
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+))
 RETURNING job.generation_id, job.attempts, job.kind, job.pdf_hash, job.page, job.prompt_version,
           job.locale, job.effective_mode, job.model, job.scope, job.images_count, job.created_at,
           job.leased_until, job.deadline_at, job.deadline_at - now() AS time_left,
-          job.lane, job.turn, job.run_after
+          job.turn, job.run_after
 """
 
+
+def held(more: str = "") -> str:
+    """SQL for the rows of `lease` whose lease is still held, locked; `more` columns of the job.
+
+    Locked in the order of ids, so that two batches with the same jobs do not wait for each other.
+    Looked up one by one: at any moment few rows are leased, statistics say none, and a join
+    would be planned to read all jobs in order to find them.
+    """
+    return f"""SELECT lease.*{more}
+    FROM lease
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM cache.generations AS generation
+        WHERE generation.generation_id = lease.generation_id
+          AND generation.attempts = lease.attempt
+          AND generation.status = 'generating' AND generation.leased_by IS NOT NULL
+        FOR UPDATE
+    ) AS job"""
+
+
 # A lease lasts no longer than its attempt, and more chunks than expected make the attempt longer.
-# No indexed column changes: heartbeats are HOT updates. Locked in the order of ids, so that two
-# batches with the same jobs do not wait for each other.
-RENEW_LEASES = """
-WITH held AS (
-    SELECT job.generation_id, renewal.stage, renewal.done, renewal.total,
-           greatest(job.chunks, renewal.chunks) AS chunks,
-           job.started_at + least(
-               $8::interval + $9::interval * job.images_count
-                   + $10::interval * greatest(job.chunks, renewal.chunks),
-               $11::interval
-           ) AS deadline_at
-    FROM cache.generations AS job
-    INNER JOIN unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[],
-                      $6::integer[])
+# No indexed column changes: heartbeats are HOT updates.
+RENEW_LEASES = f"""
+WITH lease AS (
+    SELECT *
+    FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::integer[], $5::integer[], $6::integer[])
         AS renewal (generation_id, attempt, stage, done, total, chunks)
-        ON job.generation_id = renewal.generation_id AND job.attempts = renewal.attempt
-    WHERE job.status = 'generating' AND job.leased_by IS NOT NULL AND job.deadline_at > now()
-    ORDER BY job.generation_id
-    FOR UPDATE OF job
+    ORDER BY generation_id
+), held AS (
+    {held(", job.started_at, job.images_count, greatest(job.chunks, lease.chunks) AS most_chunks")}
+    WHERE job.deadline_at > now()
+), granted AS (
+    SELECT held.*, held.started_at + least(
+        $8::interval + $9::interval * held.images_count + $10::interval * held.most_chunks,
+        $11::interval
+    ) AS deadline_at
+    FROM held
 )
 UPDATE cache.generations AS job
-SET leased_until = least(now() + $7::interval, held.deadline_at),
-    deadline_at = held.deadline_at,
-    chunks = held.chunks,
-    stage = coalesce(held.stage, job.stage),
-    done = CASE WHEN held.stage IS NULL THEN job.done ELSE held.done END,
-    total = CASE WHEN held.stage IS NULL THEN job.total ELSE held.total END
-FROM held
-WHERE job.generation_id = held.generation_id
+SET leased_until = least(now() + $7::interval, granted.deadline_at),
+    deadline_at = granted.deadline_at,
+    chunks = granted.most_chunks,
+    stage = coalesce(granted.stage, job.stage),
+    done = CASE WHEN granted.stage IS NULL THEN job.done ELSE granted.done END,
+    total = CASE WHEN granted.stage IS NULL THEN job.total ELSE granted.total END
+FROM granted
+WHERE job.generation_id = granted.generation_id
 RETURNING job.generation_id, job.attempts, job.deadline_at - now() AS time_left
 """
 
@@ -97,28 +114,21 @@ LEFT JOIN cache.generations AS job
 WHERE job.completed_at IS NULL
 """
 
-# Locked in the order of ids, for the same reason as above; what is not returned has lost its lease.
-LOCK_LEASED = """
-SELECT job.generation_id, job.attempts, job.attempts - job.released AS tried
-FROM cache.generations AS job
-INNER JOIN unnest($1::uuid[], $2::integer[]) AS lease (generation_id, attempt)
-    ON job.generation_id = lease.generation_id AND job.attempts = lease.attempt
-WHERE job.status = 'generating' AND job.leased_by IS NOT NULL
-ORDER BY job.generation_id
-FOR UPDATE OF job
+LOCK_LEASED = f"""
+WITH lease AS (
+    SELECT * FROM unnest($1::uuid[], $2::integer[]) AS one (generation_id, attempt)
+    ORDER BY generation_id
+)
+{held(", job.attempts - job.released AS tried")}
 """
 
-# Locked in the order of ids before anything changes, as above.
-COMPLETE_JOBS = """
-WITH held AS (
-    SELECT job.generation_id, result.stickers
-    FROM cache.generations AS job
-    INNER JOIN unnest($1::uuid[], $2::integer[], $3::text[])
-        AS result (generation_id, attempt, stickers)
-        ON job.generation_id = result.generation_id AND job.attempts = result.attempt
-    WHERE job.status = 'generating' AND job.leased_by IS NOT NULL
-    ORDER BY job.generation_id
-    FOR UPDATE OF job
+COMPLETE_JOBS = f"""
+WITH lease AS (
+    SELECT *
+    FROM unnest($1::uuid[], $2::integer[], $3::text[]) AS one (generation_id, attempt, stickers)
+    ORDER BY generation_id
+), held AS (
+    {held()}
 )
 UPDATE cache.generations AS job
 SET status = 'ready', stage = 'ready', stickers = held.stickers::jsonb, completed_at = now(),
@@ -174,18 +184,47 @@ WHERE units IS NULL OR units > 0
 """
 
 # Back to its old place, the turn it had. The number of the attempt is used up, the attempt is not.
-RELEASE_JOBS = """
+RELEASE_JOBS = f"""
+WITH lease AS (
+    SELECT * FROM unnest($1::uuid[], $2::integer[]) AS one (generation_id, attempt)
+    ORDER BY generation_id
+), held AS (
+    {held()}
+)
 UPDATE cache.generations AS job
 SET stage = 'queued', done = 0, total = 0, released = job.released + 1,
     leased_by = NULL, leased_until = NULL, deadline_at = NULL
-FROM unnest($1::uuid[], $2::integer[]) AS lease (generation_id, attempt)
-WHERE job.generation_id = lease.generation_id AND job.status = 'generating'
-  AND job.attempts = lease.attempt AND job.leased_by IS NOT NULL
+FROM held
+WHERE job.generation_id = held.generation_id
 RETURNING job.generation_id, job.attempts
 """
 
-
 _DEADLINE_PARTS = (ATTEMPT_BASE, ATTEMPT_PER_IMAGE, ATTEMPT_PER_CHUNK, ATTEMPT_CAP)
+
+
+class _Place:
+    """Where in a lane the last jobs were found.
+
+    What was leased and ended stays in the index until it is vacuumed, and a long snapshot somewhere
+    keeps that from happening: looking from the very front would take longer with every job. So the
+    front is looked at once a second only, for jobs that came back, and whenever nothing is found.
+    """
+
+    LOOK_AT_THE_FRONT_SECONDS = 1.0
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self._looked_at = 0.0
+
+    def first_turn(self) -> int:
+        now = time.monotonic()
+        if now - self._looked_at > self.LOOK_AT_THE_FRONT_SECONDS:
+            self._looked_at = now
+            return 0
+        return self._turn
+
+    def note(self, turn: int) -> None:
+        self._turn = turn
 
 
 class JobStore:
@@ -194,21 +233,43 @@ class JobStore:
     def __init__(self, database: Database, clocks: Clocks) -> None:
         self._database = database
         self._clocks = clocks
+        self._places = {lane: _Place() for lane in Lane}
 
     async def lease_jobs(self, worker_id: str, limit: int) -> list[Job]:
         """Up to `limit` jobs for a worker, in the order in which they are to be done."""
+        jobs: list[Job] = []
         async with self._database.connection() as connection:
-            rows = await connection.fetch(
-                LEASE_JOBS,
-                worker_id,
-                limit,
-                self._clocks.lease,
-                self._clocks.max_attempts,
-                *_DEADLINE_PARTS,
-            )
+            for lane in Lane:
+                if len(jobs) < limit:
+                    jobs += await self._lease_from(connection, lane, worker_id, limit - len(jobs))
+        return jobs
+
+    async def _lease_from(
+        self, connection: Connection, lane: Lane, worker_id: str, limit: int
+    ) -> list[Job]:
+        place = self._places[lane]
+        first_turn = place.first_turn()
+        rows = await self._lease(connection, lane, first_turn, worker_id, limit)
+        if len(rows) < limit and first_turn > 0:
+            rows += await self._lease(connection, lane, 0, worker_id, limit - len(rows))
         # UPDATE returns rows in any order.
-        rows.sort(key=lambda row: (row["lane"], row["turn"], row["run_after"]))
+        rows.sort(key=lambda row: (row["turn"], row["run_after"]))
+        place.note(rows[0]["turn"] if rows else 0)
         return [_job(row) for row in rows]
+
+    async def _lease(
+        self, connection: Connection, lane: Lane, first_turn: int, worker_id: str, limit: int
+    ) -> list[asyncpg.Record]:
+        return await connection.fetch(
+            LEASE_JOBS,
+            worker_id,
+            limit,
+            self._clocks.lease,
+            self._clocks.max_attempts,
+            *_DEADLINE_PARTS,
+            lane,
+            first_turn,
+        )
 
     async def renew_leases(self, renewals: Sequence[Progress]) -> tuple[list[KeptLease], int]:
         """Which of these leases are still held, and how many were lost to somebody else."""
@@ -260,8 +321,7 @@ class JobStore:
 
     async def release_jobs(self, leases: Sequence[Lease]) -> set[Lease]:
         """Give jobs back without using up an attempt; what is not answered was lost."""
-        async with self._database.transaction() as connection:
-            await connection.execute(LOCK_LEASED, *_fences(leases))
+        async with self._database.connection() as connection:
             rows = await connection.fetch(RELEASE_JOBS, *_fences(leases))
         return {lease_from(row) for row in rows}
 

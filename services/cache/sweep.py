@@ -21,6 +21,9 @@ SWEPT = Counter(
     "What the sweep put right or cleared away.",
     ["what"],
 )
+SWEEPS = Counter(
+    "glossa_cache_sweeps_total", "Sweeps that came to their end, here or left to a leader.", ["by"]
+)
 
 
 class Sweep:
@@ -46,6 +49,7 @@ class Sweep:
         async with self._database.leading(LEADER) as leading:
             if leading:
                 await self._sweep()
+        SWEEPS.labels("us" if leading else "another").inc()
 
     async def _sweep(self) -> None:
         await self._end(

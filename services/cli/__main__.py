@@ -114,9 +114,35 @@ def watch(generation_id: str, user: User, as_json: Json = False) -> None:
 @app.command()
 def quota(user: User, as_json: Json = False) -> None:
     """What a user may still ask for."""
-    from services.cli.ask import run_quota
+    from services.cli.accounts import run_quota
 
     asyncio.run(run_quota(user=user, as_json=as_json))
+
+
+@app.command()
+def ledger(
+    user: User,
+    limit: Annotated[int, typer.Option("--limit", help="How many entries at most.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Every movement of a user's units, newest first."""
+    from services.cli.accounts import run_ledger
+
+    asyncio.run(run_ledger(user=user, limit=limit, as_json=as_json))
+
+
+@app.command()
+def costs(
+    user: Annotated[str, typer.Option("--user", help="Whose; everybody's unless told.")] = "",
+    days: Annotated[
+        int | None, typer.Option("--days", help="The last so many; this month unless told.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What models cost, and what sharing saved."""
+    from services.cli.accounts import run_costs
+
+    asyncio.run(run_costs(user=user, days=days, as_json=as_json))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""The commands that ask the services: upload, explain, watch, quota."""
+"""The commands that ask for explanations: upload, explain, watch."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ from services.cli.errors import CommandFailed
 from services.cli.show import (
     ProgressView,
     print_json,
-    show_quota,
     show_receipt,
     show_stickers,
     show_upload,
@@ -93,15 +92,6 @@ async def run_watch(*, generation_id: str, user: str, as_json: bool) -> None:
         last = await follow(suite.watch(user, generation_id), as_json=as_json)
     if not as_json:
         show_stickers(make_console(), last.stickers)
-
-
-async def run_quota(*, user: str, as_json: bool) -> None:
-    async with connected() as suite:
-        status = await suite.quota(user)
-    if as_json:
-        print_json("quota", status)
-    else:
-        show_quota(make_console(), user, status)
 
 
 async def follow(

@@ -5,6 +5,7 @@ import os
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import grpc
@@ -113,6 +114,23 @@ class SuiteClient:
         request = quota_pb2.GetQuotaStatusRequest(user_id=user)
         with self._asking("quota"):
             return await self._quota.GetQuotaStatus(request)
+
+    async def ledger(
+        self, user: str, *, page_size: int, page_token: str
+    ) -> quota_pb2.ListLedgerResponse:
+        request = quota_pb2.ListLedgerRequest(
+            user_id=user, page_size=page_size, page_token=page_token
+        )
+        with self._asking("quota"):
+            return await self._quota.ListLedger(request)
+
+    async def costs(self, user: str, since: datetime | None) -> quota_pb2.GetUserCostsResponse:
+        """Of one user, or of everybody when none is named; of this month unless told."""
+        request = quota_pb2.GetUserCostsRequest(user_id=user)
+        if since is not None:
+            request.begins_at.FromDatetime(since)
+        with self._asking("quota"):
+            return await self._quota.GetUserCosts(request)
 
     def _asking(self, service: str) -> AbstractContextManager[None]:
         return asking(service, self._addresses[service])

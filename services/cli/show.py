@@ -132,11 +132,14 @@ def show_upload(console: Console, answer: registry_pb2.UploadDocumentResponse) -
 
 
 def show_quota(console: Console, user: str, status: quota_pb2.GetQuotaStatusResponse) -> None:
-    ends = _moment(status.period_ends_at) if status.HasField("period_ends_at") else "never"
+    if status.degraded:
+        console.print("the database does not answer: paid work is refused until it does")
+        return
+    ends = moment(status.period_ends_at) if status.HasField("period_ends_at") else "never"
     console.print(f"[bold]{user}[/] has {status.remaining_units} units left; period ends {ends}")
     table = Table("window", "limit", "used", "remaining", "resets", box=None, pad_edge=False)
     for tier in status.tiers:
-        resets = _moment(tier.resets_at) if tier.HasField("resets_at") else "-"
+        resets = moment(tier.resets_at) if tier.HasField("resets_at") else "-"
         table.add_row(tier.tier, str(tier.limit), str(tier.used), str(tier.remaining), resets)
     console.print(table)
 
@@ -177,5 +180,5 @@ def _warning(limit: quota_pb2.Limit) -> str:
     return f"{line} until {limit.resets_at.ToDatetime():%H:%M:%S} UTC"
 
 
-def _moment(timestamp: Timestamp) -> str:
+def moment(timestamp: Timestamp) -> str:
     return timestamp.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC")

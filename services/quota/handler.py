@@ -1,16 +1,23 @@
 """QuotaService as gRPC sees it: check, call, render; decides nothing."""
 
-from typing import TypeVar
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
 
 from glossa.quota.v1 import quota_pb2 as pb
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceServicer
-from glossa.registry.v1 import registry_pb2
+from google.protobuf.duration_pb2 import Duration
 
-from services.quota import domain
-from services.quota.domain import AdmitRequest, Answer, Decision, Outcome, Purchase, Refund
-from services.quota.store import QuotaStore
-from services.runtime.auth import allow, require_user
-from services.runtime.errors import AlreadyExists
+from services.quota import wire
+from services.quota.cost_store import CostStore
+from services.quota.domain import Answer, Decision, Operation
+from services.quota.gate import Gate
+from services.quota.ledger_store import LedgerStore
+from services.quota.metrics import DECISIONS, SHADOW_DECISIONS
+from services.quota.store import QuotaStore, RequestIdReused
+from services.runtime.auth import NotYourUser, allow, current_caller, require_user
+from services.runtime.errors import DependencyDown, InvalidInput, NotFound
 from services.runtime.interceptors import Context
 from services.runtime.validation import (
     parse_identity,
@@ -21,45 +28,48 @@ from services.runtime.validation import (
 )
 
 MAX_BATCH = 1000
-ENDPOINTS = frozenset({"explain_page"})
+DEFAULT_PAGE_SIZE = 50
+MAX_PAGE_SIZE = 1000
+LONGEST_SPAN = timedelta(days=400)
+# Tells gRPC's own retries to leave it: the circuit decides when asking again makes sense.
+NO_RETRY = (("grpc-retry-pushback-ms", "-1"),)
 
-_OUTCOMES = {
-    pb.OUTCOME_GENERATED: Outcome.GENERATED,
-    pb.OUTCOME_JOINED: Outcome.JOINED,
-    pb.OUTCOME_CACHED: Outcome.CACHED,
-}
-_REASONS = {
-    pb.REFUND_REASON_GENERATION_FAILED: domain.RefundReason.GENERATION_FAILED,
-    pb.REFUND_REASON_REQUEST_ABORTED: domain.RefundReason.REQUEST_ABORTED,
-    pb.REFUND_REASON_REPRICED: domain.RefundReason.REPRICED,
-    pb.REFUND_REASON_GOODWILL: domain.RefundReason.GOODWILL,
-}
-_MODES = {
-    registry_pb2.EFFECTIVE_MODE_TEXT_ONLY: "text_only",
-    registry_pb2.EFFECTIVE_MODE_WITH_IMAGES: "with_images",
-}
+_Result = TypeVar("_Result")
 
 
-class RequestIdReused(AlreadyExists):
-    """The request_id was charged for another user, endpoint or page."""
+class UnknownModel(InvalidInput):
+    """There is no price for the model; a default would be wrong."""
 
-    reason = "REQUEST_ID_REUSED"
+    reason = "UNKNOWN_MODEL"
+
+
+class ChargeNotFound(NotFound):
+    """Nothing was charged under this request_id, as far as this user may know."""
+
+    reason = "CHARGE_NOT_FOUND"
 
 
 class QuotaHandler(QuotaServiceServicer):
     """Speaks protobuf for the ledger."""
 
-    def __init__(self, store: QuotaStore) -> None:
+    def __init__(
+        self, *, store: QuotaStore, ledger: LedgerStore, costs: CostStore, gate: Gate
+    ) -> None:
         self._store = store
+        self._ledger = ledger
+        self._costs = costs
+        self._gate = gate
 
     @allow("cache", "admin")
     async def Admit(self, request: pb.AdmitRequest, context: Context) -> pb.AdmitResponse:
-        [answer] = await self._store.admit_many([_admit_request(request, "")])
-        if answer.decision is Decision.REQUEST_ID_REUSED:
+        wanted = wire.admit_request(request, "")
+        [answer] = await self._ask(context, self._store.admit_many([wanted]))
+        _count(answer)
+        if answer.decision == Decision.REQUEST_ID_REUSED:
             raise RequestIdReused(
                 "request_id was used for something else; use a new one", field="request_id"
             )
-        return _admit_response(answer)
+        return wire.admit_response(answer)
 
     @allow("cache", "admin")
     async def AdmitMany(
@@ -67,29 +77,128 @@ class QuotaHandler(QuotaServiceServicer):
     ) -> pb.AdmitManyResponse:
         _require_batch(len(request.requests), "requests")
         wanted = [
-            _admit_request(item, f"requests[{index}].")
+            wire.admit_request(item, f"requests[{index}].")
             for index, item in enumerate(request.requests)
         ]
-        answers = await self._store.admit_many(wanted)
-        return pb.AdmitManyResponse(responses=[_admit_response(answer) for answer in answers])
+        answers = await self._ask(context, self._store.admit_many(wanted))
+        for answer in answers:
+            _count(answer)
+        return pb.AdmitManyResponse(responses=[wire.admit_response(answer) for answer in answers])
 
     @allow("cache", "admin")
     async def Refund(self, request: pb.RefundRequest, context: Context) -> pb.RefundResponse:
-        _require_batch(len(request.items), "items")
-        refunds = [_refund(item, f"items[{index}].") for index, item in enumerate(request.items)]
-        settled = await self._store.refund(refunds)
-        return pb.RefundResponse(items=[_refunded(item) for item in settled])
+        if request.generation_id:
+            generation_id, reason = wire.generation_refund(request)
+            pairs = await self._ask(context, self._store.refund_generation(generation_id, reason))
+        else:
+            _require_batch(len(request.items), "items")
+            refunds = [
+                wire.refund(item, f"items[{index}].") for index, item in enumerate(request.items)
+            ]
+            settled = await self._ask(context, self._store.settle_refunds(refunds))
+            pairs = list(zip(refunds, settled, strict=True))
+        return pb.RefundResponse(items=[wire.refunded(item, told) for item, told in pairs])
 
     @allow("gateway", "cache", "admin", "user")
     async def GetQuotaStatus(
         self, request: pb.GetQuotaStatusRequest, context: Context
     ) -> pb.GetQuotaStatusResponse:
         user_id = _own_user(request.user_id)
-        limits, units, period_ends_at = await self._store.read_status(user_id, "explain_page")
-        response = pb.GetQuotaStatusResponse(
-            tiers=[_tier_status(limit) for limit in limits], remaining_units=units
+        try:
+            status = await self._gate.through(self._store.read_status(user_id, "explain_page"))
+        except DependencyDown as error:
+            wait = Duration()
+            wait.FromTimedelta(error.retry_after or timedelta(seconds=1))
+            return pb.GetQuotaStatusResponse(degraded=True, retry_after=wait)
+        return wire.quota_status(status)
+
+    @allow("admin")
+    async def ResetQuota(
+        self, request: pb.ResetQuotaRequest, context: Context
+    ) -> pb.ResetQuotaResponse:
+        given = request.request_id
+        request_id: UUID = parse_uuid("request_id", given) if given else uuid4()
+        units = await self._ask(
+            context,
+            self._store.reset_quota(
+                parse_identity("user_id", request.user_id),
+                request_id=request_id,
+                reason=parse_text("reason", request.reason, most=200),
+                clear_windows=request.clear_windows,
+            ),
         )
-        response.period_ends_at.FromDatetime(period_ends_at)
+        return pb.ResetQuotaResponse(request_id=str(request_id), remaining_units=units)
+
+    @allow("gateway", "admin", "user")
+    async def ListLedger(
+        self, request: pb.ListLedgerRequest, context: Context
+    ) -> pb.ListLedgerResponse:
+        user_id = _own_user(request.user_id)
+        size = request.page_size or DEFAULT_PAGE_SIZE
+        require(0 < size <= MAX_PAGE_SIZE, "page_size", f"must be 1 to {MAX_PAGE_SIZE}")
+        before = wire.parse_page_token(request.page_token)
+        # One more than asked tells whether there is a next page.
+        lines = await self._ask(
+            context, self._ledger.list_ledger(user_id, before=before, most=size + 1)
+        )
+        page = lines[:size]
+        return pb.ListLedgerResponse(
+            entries=[wire.ledger_entry(line) for line in page],
+            next_page_token=wire.page_token(page[-1].entry_id) if len(lines) > size else "",
+        )
+
+    @allow("cache", "gateway", "admin", "user")
+    async def GetCharge(
+        self, request: pb.GetChargeRequest, context: Context
+    ) -> pb.GetChargeResponse:
+        user_id = _own_user(request.user_id)
+        request_id = parse_uuid("request_id", request.request_id)
+        charge = await self._ask(context, self._ledger.read_charge(user_id, request_id))
+        if charge is None:
+            raise ChargeNotFound("nothing was charged to this user under this request_id")
+        return pb.GetChargeResponse(charge=wire.charge(charge))
+
+    @allow("worker", "admin")
+    async def RecordOperations(
+        self, request: pb.RecordOperationsRequest, context: Context
+    ) -> pb.RecordOperationsResponse:
+        _require_batch(len(request.operations), "operations")
+        operations = [
+            wire.operation(item, f"operations[{index}].")
+            for index, item in enumerate(request.operations)
+        ]
+        await self._require_prices(context, operations)
+        costs = await self._ask(context, self._costs.record_operations(operations))
+        return pb.RecordOperationsResponse(cost_nanodollars=costs)
+
+    @allow("gateway", "admin", "user")
+    async def GetUserCosts(
+        self, request: pb.GetUserCostsRequest, context: Context
+    ) -> pb.GetUserCostsResponse:
+        user_id = _own_user(request.user_id) if request.user_id else None
+        if user_id is None and current_caller().is_user:
+            raise NotYourUser("this token acts only for its own user; name it", field="user_id")
+        begins_at = wire.parse_moment("begins_at", request)
+        ends_at = wire.parse_moment("ends_at", request)
+        if begins_at is not None and ends_at is not None:
+            span = ends_at - begins_at
+            require(timedelta(0) < span <= LONGEST_SPAN, "ends_at", "must be up to 400 days later")
+        report = await self._ask(context, self._costs.read_costs(user_id, begins_at, ends_at))
+        return wire.cost_report(report)
+
+    @allow("gateway", "admin", "user")
+    async def CheckBudget(
+        self, request: pb.CheckBudgetRequest, context: Context
+    ) -> pb.CheckBudgetResponse:
+        user_id = _own_user(request.user_id)
+        pdf_hash = parse_pdf_hash("pdf_hash", request.pdf_hash) if request.pdf_hash else ""
+        budgets = await self._ask(context, self._costs.read_budgets(user_id, pdf_hash))
+        response = pb.CheckBudgetResponse(user=wire.budget_message(budgets.user))
+        # What everybody spends is no user's business.
+        if not current_caller().is_user:
+            response.day.CopyFrom(wire.budget_message(budgets.day))
+            if pdf_hash:
+                response.document.CopyFrom(wire.budget_message(budgets.document))
         return response
 
     @allow("gateway", "cache", "admin", "user")
@@ -97,8 +206,8 @@ class QuotaHandler(QuotaServiceServicer):
         self, request: pb.GetPreferencesRequest, context: Context
     ) -> pb.GetPreferencesResponse:
         user_id = _own_user(request.user_id)
-        preferences = await self._store.read_preferences(user_id)
-        return pb.GetPreferencesResponse(preferences=_preferences(preferences))
+        preferences = await self._ask(context, self._store.read_preferences(user_id))
+        return pb.GetPreferencesResponse(preferences=wire.preferences_message(preferences))
 
     @allow("gateway", "admin", "user")
     async def UpdatePreferences(
@@ -106,8 +215,34 @@ class QuotaHandler(QuotaServiceServicer):
     ) -> pb.UpdatePreferencesResponse:
         user_id = _own_user(request.user_id)
         chosen = request.share_to_cache if request.HasField("share_to_cache") else None
-        preferences = await self._store.update_preferences(user_id, share_to_cache=chosen)
-        return pb.UpdatePreferencesResponse(preferences=_preferences(preferences))
+        preferences = await self._ask(
+            context, self._store.update_preferences(user_id, share_to_cache=chosen)
+        )
+        return pb.UpdatePreferencesResponse(preferences=wire.preferences_message(preferences))
+
+    async def _ask(self, context: Context, call: Coroutine[Any, Any, _Result]) -> _Result:
+        try:
+            return await self._gate.through(call)
+        except DependencyDown:
+            context.set_trailing_metadata(NO_RETRY)
+            raise
+
+    async def _require_prices(self, context: Context, operations: list[Operation]) -> None:
+        models = sorted({operation.model for operation in operations})
+        unpriced = await self._ask(context, self._costs.find_unpriced(models))
+        for index, operation in enumerate(operations):
+            if operation.model in unpriced:
+                raise UnknownModel(
+                    f"there is no price for the model {operation.model!r}: add one to"
+                    " quota.model_prices; nothing was recorded",
+                    field=f"operations[{index}].model",
+                )
+
+
+def _count(answer: Answer) -> None:
+    DECISIONS.labels(answer.decision).inc()
+    if answer.shadow_decision is not None:
+        SHADOW_DECISIONS.labels(answer.shadow_decision).inc()
 
 
 def _own_user(given: str) -> str:
@@ -118,111 +253,3 @@ def _own_user(given: str) -> str:
 
 def _require_batch(size: int, field: str) -> None:
     require(0 < size <= MAX_BATCH, field, f"must hold 1 to {MAX_BATCH} items")
-
-
-def _admit_request(item: pb.AdmitRequest, at: str) -> AdmitRequest:
-    require(item.outcome in _OUTCOMES, f"{at}outcome", "must be generated, joined or cached")
-    generation = item.generation_id
-    return AdmitRequest(
-        request_id=parse_uuid(f"{at}request_id", item.request_id),
-        purchase=_purchase(item, at),
-        outcome=_OUTCOMES[item.outcome],
-        generation_id=parse_uuid(f"{at}generation_id", generation) if generation else None,
-        expected_share_to_cache=(
-            item.expected_share_to_cache if item.HasField("expected_share_to_cache") else None
-        ),
-    )
-
-
-def _purchase(item: pb.AdmitRequest, at: str) -> Purchase:
-    known = ", ".join(sorted(ENDPOINTS))
-    require(item.endpoint in ENDPOINTS, f"{at}endpoint", f"must be one of {known}")
-    require(item.page.page >= 1, f"{at}page.page", "must be at least 1")
-    require(item.page.effective_mode in _MODES, f"{at}page.effective_mode", "must be set")
-    return Purchase(
-        user_id=parse_identity(f"{at}user_id", item.user_id),
-        endpoint=item.endpoint,
-        pdf_hash=parse_pdf_hash(f"{at}page.pdf_hash", item.page.pdf_hash),
-        page=item.page.page,
-        locale=parse_text(f"{at}page.locale", item.page.locale, most=16),
-        effective_mode=_MODES[item.page.effective_mode],
-    )
-
-
-def _refund(item: pb.RefundRequest.Item, at: str) -> Refund:
-    require(item.reason in _REASONS, f"{at}reason", "must be set")
-    reason = _REASONS[item.reason]
-    repriced = reason is domain.RefundReason.REPRICED
-    known = item.served_as in _OUTCOMES
-    require(known or not repriced, f"{at}served_as", "must be set to reprice")
-    generation = item.generation_id
-    return Refund(
-        request_id=parse_uuid(f"{at}request_id", item.request_id),
-        user_id=parse_identity(f"{at}user_id", item.user_id),
-        reason=reason,
-        served_as=_OUTCOMES[item.served_as] if repriced else None,
-        generation_id=parse_uuid(f"{at}generation_id", generation) if generation else None,
-    )
-
-
-def _refunded(settled: domain.Settled) -> pb.RefundResponse.Item:
-    return pb.RefundResponse.Item(
-        result=pb.RefundResult.Value(f"REFUND_RESULT_{settled.result.upper()}"),
-        receipt=pb.Receipt(units=settled.units, remaining_units=settled.book.balance_units),
-    )
-
-
-def _admit_response(answer: Answer) -> pb.AdmitResponse:
-    response = pb.AdmitResponse(
-        decision=pb.Decision.Value(f"DECISION_{answer.decision.upper()}"),
-        receipt=pb.Receipt(units=answer.units, remaining_units=answer.remaining_units),
-        limits=[_limit(limit) for limit in answer.limits],
-        share_to_cache=answer.share_to_cache,
-    )
-    if answer.retry_after is not None:
-        response.retry_after.FromTimedelta(answer.retry_after)
-    if answer.outcome is not None:
-        response.outcome = pb.Outcome.Value(f"OUTCOME_{answer.outcome.upper()}")
-    if answer.generation_id is not None:
-        response.generation_id = str(answer.generation_id)
-    return response
-
-
-def _preferences(preferences: domain.Preferences) -> pb.Preferences:
-    message = pb.Preferences(share_to_cache=preferences.share_to_cache)
-    if preferences.updated_at is not None:
-        message.updated_at.FromDatetime(preferences.updated_at)
-    return message
-
-
-def _limit(limit: domain.Limit) -> pb.Limit:
-    return _with_reset(
-        pb.Limit(
-            tier=limit.tier.name,
-            limit=limit.tier.limit,
-            remaining=limit.remaining,
-            warning=limit.warning,
-        ),
-        limit,
-    )
-
-
-def _tier_status(limit: domain.Limit) -> pb.TierStatus:
-    return _with_reset(
-        pb.TierStatus(
-            tier=limit.tier.name,
-            limit=limit.tier.limit,
-            used=limit.used,
-            remaining=limit.remaining,
-        ),
-        limit,
-    )
-
-
-_Windowed = TypeVar("_Windowed", pb.Limit, pb.TierStatus)
-
-
-def _with_reset(message: _Windowed, limit: domain.Limit) -> _Windowed:
-    if limit.resets_at is not None:
-        message.resets_at.FromDatetime(limit.resets_at)
-    return message

@@ -1,9 +1,9 @@
-"""Every SQL statement of the schema `quota`; one public method is one transaction."""
+"""SQL of accounts, charges, windows and preferences; one public method is one transaction."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TypeVar
+from operator import itemgetter
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -11,76 +11,63 @@ import structlog
 
 from services.quota.domain import (
     DAY,
-    Admission,
+    HARD_WINDOW,
+    SOFT_WINDOW,
     AdmitRequest,
     Answer,
-    Book,
-    Changes,
-    Charge,
-    Limit,
-    Outcome,
     Preferences,
-    Purchase,
     Refund,
     Rules,
     Settled,
+    Status,
+    Windows,
+    limits_of,
 )
-from services.quota.ledger_store import Ledger
-from services.quota.rules import admit, limits_at, open_book, roll_period, settle
-from services.runtime.database import Connection, Database
-from services.runtime.errors import DependencyDown
+from services.quota.ledger_store import acting_for
+from services.runtime.database import Database
+from services.runtime.errors import AlreadyExists, DependencyDown
 
-# Users are locked in one order everywhere, so that two batches cannot wait for each other.
-LOCK_ACCOUNTS = """
-SELECT account.user_id, account.balance_units, account.period_ends_at
-FROM quota.accounts AS account
-WHERE account.user_id = ANY($1::text[])
-ORDER BY account.user_id
-FOR UPDATE
+# The rules are in the function: see migrations/0009_create_admit_many.sql.
+ADMIT_MANY = """
+SELECT decision, units, remaining_units, share_to_cache, retry_after, outcome, generation_id,
+       shadow_decision, plan, "position",
+       soft_used, soft_since, hard_used, hard_since, daily_used, daily_since
+FROM quota.admit_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 """
 
-# An account is born empty with its period over; the first use grants the allowance.
-OPEN_ACCOUNTS = """
-INSERT INTO quota.accounts (user_id, balance_units, period_ends_at)
-SELECT wanted.user_id, 0, now()
-FROM unnest($1::text[]) AS wanted (user_id)
-ORDER BY wanted.user_id
-ON CONFLICT (user_id) DO NOTHING
+# See migrations/0010_create_settle_refunds.sql.
+SETTLE_REFUNDS = """
+SELECT result, units, remaining_units
+FROM quota.settle_refunds($1, $2, $3, $4, $5, $6, $7)
+ORDER BY "position"
 """
 
-# Asked once the locks are held: now() may be older than an admission this transaction waited for.
-READ_CLOCK = "SELECT clock_timestamp()"
-
-READ_ACCOUNT = """
-SELECT account.user_id, account.balance_units, account.period_ends_at, clock_timestamp() AS now
-FROM quota.accounts AS account
-WHERE account.user_id = $1
-"""
-
-READ_WINDOWS = """
-SELECT user_id, endpoint, admitted_at
-FROM quota.ai_request_log
-WHERE user_id = ANY($1::text[]) AND admitted_at > $2
-ORDER BY admitted_at
-"""
-
-READ_OPTED_OUT = """
-SELECT user_id
-FROM quota.user_preferences
-WHERE user_id = ANY($1::text[]) AND NOT share_to_cache
-"""
-
-READ_CHARGES = """
-SELECT request_id, user_id, endpoint, outcome, generation_id, pdf_hash, page, locale,
-       effective_mode, quota_units, status, share_to_cache
+LIST_PAYERS = """
+SELECT request_id, user_id
 FROM quota.explain_requests
-WHERE request_id = ANY($1::uuid[])
-ORDER BY request_id
+WHERE generation_id = $1 AND status = 'charged'
+ORDER BY user_id, request_id
+"""
+
+RESET_QUOTA = "SELECT quota.reset_quota($1, $2, $3, $4, $5, NULL)"
+
+# What is left and what the windows hold, without taking a lock.
+READ_STATUS = """
+SELECT account.balance_units, account.period_ends_at, account.plan, clock.now,
+       used.soft_used, used.soft_since, used.hard_used, used.hard_since,
+       used.daily_used, used.daily_since
+FROM clock_timestamp() AS clock (now)
+LEFT JOIN quota.accounts AS account ON account.user_id = $1
+CROSS JOIN LATERAL quota.windows_of(
+    $1, $2, $3, clock.now - $4::interval, clock.now - $5::interval, clock.now - $6::interval
+) AS used
 """
 
 READ_PREFERENCES = """
 SELECT share_to_cache, updated_at FROM quota.user_preferences WHERE user_id = $1
 """
+
+LOCK_ACCOUNT = "SELECT quota.lock_accounts($1, ARRAY[$2::text], NULL)"
 
 # What is not given (NULL) stays as it is.
 SAVE_PREFERENCES = """
@@ -100,83 +87,104 @@ WHERE ctid = ANY (ARRAY(
 ))
 """
 
-# More than two are needed only while others race us for the same new ids.
+# One of several racing batches wins each new id; the others read it the next time.
 _TRIES = 5
 _PRUNED_AT_ONCE = 5_000
+_REFUNDED_AT_ONCE = 1_000
 _REQUEST_ID_TAKEN = "explain_requests_pkey"
-_Result = TypeVar("_Result")
+_RESET_ID_TAKEN = "ledger_entry_once_per_request_idx"
 log = structlog.get_logger()
 
 
-class _AccountsMissing(Exception):
-    """Some of these users have no account yet."""
+class RequestIdReused(AlreadyExists):
+    """The request_id was used for another user, endpoint or page."""
 
-    def __init__(self, users: Sequence[str]) -> None:
-        self.users = users
+    reason = "REQUEST_ID_REUSED"
 
 
 class QuotaStore:
-    """Accounts, ledger and windows."""
+    """Accounts, charges and windows."""
 
     def __init__(self, database: Database, rules: Rules) -> None:
         self._database = database
         self._rules = rules
+        self._rules_json = rules.as_json()
 
-    async def admit_many(self, requests: Sequence[AdmitRequest]) -> list[Answer]:
-        """Decide a batch in order, each request seeing what those before it were given."""
-        users = {request.purchase.user_id for request in requests}
-        ids = [request.request_id for request in requests]
+    async def admit_many(
+        self, requests: Sequence[AdmitRequest], *, moment: datetime | None = None
+    ) -> list[Answer]:
+        """Decide a batch in order; `moment` is for tests, the clock is the database's."""
+        answers: list[Answer] = []
+        for batch in without_twins(requests):
+            rows = await self._fetch(ADMIT_MANY, batch, moment)
+            # Users are decided one after the other; the answers go back in the order asked.
+            rows.sort(key=itemgetter("position"))
+            answers += (
+                self._answer(row, request) for row, request in zip(rows, batch, strict=True)
+            )
+        return answers
 
-        async def decide(connection: Connection) -> list[Answer]:
-            ledger = await self._lock(connection, users, ids)
-            answers = [self._admit(ledger, request) for request in requests]
-            await ledger.save(connection)
-            return answers
-
-        return await self._transact(decide)
-
-    async def refund(self, items: Sequence[Refund]) -> list[Settled]:
+    async def settle_refunds(
+        self, refunds: Sequence[Refund], *, moment: datetime | None = None
+    ) -> list[Settled]:
         """Settle a batch of refunds; unknown request_ids leave a void behind."""
-        ids = [item.request_id for item in items]
+        return [Settled(*row) for row in await self._fetch(SETTLE_REFUNDS, refunds, moment)]
 
-        async def decide(connection: Connection) -> list[Settled]:
-            ledger = await self._lock(connection, {item.user_id for item in items}, ids)
-            results = [self._settle(ledger, item) for item in items]
-            await ledger.save(connection)
-            return results
-
-        return await self._transact(decide)
-
-    async def read_status(
-        self, user_id: str, endpoint: str
-    ) -> tuple[tuple[Limit, ...], int, datetime]:
-        """Windows, units left and the end of the period, without taking a lock or writing."""
+    async def refund_generation(
+        self, generation_id: UUID, reason: str
+    ) -> list[tuple[Refund, Settled]]:
+        """Give everyone their charge back who has paid for a generation."""
         async with self._database.connection() as connection:
-            row = await connection.fetchrow(READ_ACCOUNT, user_id)
-            now = row["now"] if row else await connection.fetchval(READ_CLOCK)
-            book = _book(row) if row else open_book(user_id, now=now)
-            windows = await _read_windows(connection, [user_id], now)
-        book = replace(book, admissions=windows[user_id])
-        book, _ = roll_period(book, rules=self._rules, now=now)
-        limits = limits_at(book, endpoint, rules=self._rules, now=now)
-        return limits, book.balance_units, book.period_ends_at
+            rows = await connection.fetch(LIST_PAYERS, generation_id)
+        refunds = [Refund(row["request_id"], row["user_id"], reason) for row in rows]
+        settled: list[Settled] = []
+        for start in range(0, len(refunds), _REFUNDED_AT_ONCE):
+            settled += await self.settle_refunds(refunds[start : start + _REFUNDED_AT_ONCE])
+        return list(zip(refunds, settled, strict=True))
+
+    async def reset_quota(
+        self, user_id: str, *, request_id: UUID, reason: str, clear_windows: bool
+    ) -> int:
+        """Give a user the whole allowance again; the units it has now."""
+        arguments = (self._rules_json, user_id, request_id, reason, clear_windows)
+        try:
+            async with self._database.connection() as connection:
+                units: int = await connection.fetchval(RESET_QUOTA, *arguments)
+        except asyncpg.UniqueViolationError as error:
+            if error.constraint_name != _RESET_ID_TAKEN:
+                raise
+            message = "request_id was used to reset somebody else; use a new one"
+            raise RequestIdReused(message, field="request_id") from None
+        return units
+
+    async def read_status(self, user_id: str, endpoint: str) -> Status:
+        """Windows, units left and the end of the period, without taking a lock or writing."""
+        lengths = (SOFT_WINDOW, HARD_WINDOW, DAY)
+        endpoints = self._rules_json["endpoints"]
+        async with acting_for(self._database, user_id) as connection:
+            row = await connection.fetchrow(READ_STATUS, user_id, endpoint, endpoints, *lengths)
+        assert row is not None
+        plan = row["plan"] or self._rules.first_plan
+        limits = limits_of(self._rules.limits[plan, endpoint], Windows(*tuple(row)[-6:]))
+        ends_at, now = row["period_ends_at"] or row["now"], row["now"]
+        if now < ends_at:
+            return Status(limits, row["balance_units"], ends_at)
+        # The next use starts the next period; it is told before it is written.
+        periods = (now - ends_at) // self._rules.period + 1
+        return Status(limits, self._rules.units[plan], ends_at + periods * self._rules.period)
 
     async def read_preferences(self, user_id: str) -> Preferences:
-        async with self._database.connection() as connection:
+        async with acting_for(self._database, user_id) as connection:
             row = await connection.fetchrow(READ_PREFERENCES, user_id)
         return Preferences(**row) if row else Preferences()
 
     async def update_preferences(self, user_id: str, *, share_to_cache: bool | None) -> Preferences:
         """Save a choice under the user's lock: no charge is decided half before, half after it."""
-
-        async def save(connection: Connection) -> Preferences:
-            ledger = await self._lock(connection, [user_id], [])
-            await ledger.save(connection)
-            row = await connection.fetchrow(SAVE_PREFERENCES, user_id, share_to_cache, ledger.now)
-            assert row is not None
-            return Preferences(**row)
-
-        return await self._transact(save)
+        async with self._database.transaction() as connection:
+            now = await connection.fetchval(LOCK_ACCOUNT, self._rules_json, user_id)
+            row = await connection.fetchrow(SAVE_PREFERENCES, user_id, share_to_cache, now)
+        assert row is not None
+        return Preferences(**row)
 
     async def prune_windows(self) -> None:
         """Forget admissions that no window counts any more, a few at a time: no lock lasts long."""
@@ -186,106 +194,35 @@ class QuotaStore:
                 tag = await connection.execute(PRUNE_WINDOWS, _PRUNED_AT_ONCE)
             pruned = int(tag.rpartition(" ")[2])
 
-    async def _transact(self, decide: Callable[[Connection], Awaitable[_Result]]) -> _Result:
-        """Run `decide` in a transaction, again when it met new users or lost a race for an id."""
+    async def _fetch(
+        self, statement: str, batch: Sequence[tuple[Any, ...]], moment: datetime | None
+    ) -> list[asyncpg.Record]:
+        """One statement, again when another user's batch brought the same new request_id first."""
+        arguments = (self._rules_json, *zip(*batch, strict=True), moment)
         for _ in range(_TRIES):
             try:
-                async with self._database.transaction() as connection:
-                    return await decide(connection)
-            except _AccountsMissing as missing:
-                # In a transaction of its own: inserting while holding locks could deadlock.
                 async with self._database.connection() as connection:
-                    await connection.execute(OPEN_ACCOUNTS, missing.users)
+                    return await connection.fetch(statement, *arguments)
             except asyncpg.UniqueViolationError as error:
                 if error.constraint_name != _REQUEST_ID_TAKEN:
                     raise
-                # Another user's batch brought the same new request_id; next time it is read.
                 log.info("request_id_race_lost")
         raise DependencyDown("too many requests at once for the same ids", reason="OVERLOADED")
 
-    def _admit(self, ledger: Ledger, request: AdmitRequest) -> Answer:
-        decided = admit(
-            ledger.books[request.purchase.user_id],
-            request,
-            ledger.charges.get(request.request_id),
-            rules=self._rules,
-            now=ledger.now,
-        )
-        ledger.record(decided.book, decided.changes)
-        return decided.answer
-
-    def _settle(self, ledger: Ledger, item: Refund) -> Settled:
-        charge = ledger.charges.get(item.request_id)
-        settled = settle(ledger.books[item.user_id], charge, item, rules=self._rules)
-        ledger.record(settled.book, settled.changes, refund_reason=item.reason)
-        return settled
-
-    async def _lock(
-        self, connection: Connection, users: Iterable[str], request_ids: Sequence[UUID]
-    ) -> Ledger:
-        """Lock the users' accounts in order and read all that decisions about them need."""
-        names = sorted(set(users))
-        rows = await connection.fetch(LOCK_ACCOUNTS, names)
-        if len(rows) < len(names):
-            raise _AccountsMissing(names)
-        now = await connection.fetchval(READ_CLOCK)
-        windows = await _read_windows(connection, names, now)
-        opted_out = {row["user_id"] for row in await connection.fetch(READ_OPTED_OUT, names)}
-        charges = await _read_charges(connection, request_ids)
-        ledger = Ledger(now=now, charges=charges)
-        for row in rows:
-            book = replace(
-                _book(row),
-                admissions=windows[row["user_id"]],
-                share_to_cache=row["user_id"] not in opted_out,
-            )
-            rolled, entries = roll_period(book, rules=self._rules, now=now)
-            ledger.record(rolled, Changes(entries=entries))
-        return ledger
+    def _answer(self, row: asyncpg.Record, request: AdmitRequest) -> Answer:
+        limits = self._rules.limits[row["plan"], request.endpoint]
+        told = tuple(row)
+        # The columns of ADMIT_MANY: eight of the answer, plan and position, six of the windows.
+        return Answer._make((*told[:8], limits_of(limits, Windows._make(told[10:]))))
 
 
-async def _read_windows(
-    connection: Connection, users: Sequence[str], now: datetime
-) -> Mapping[str, tuple[Admission, ...]]:
-    windows: dict[str, tuple[Admission, ...]] = dict.fromkeys(users, ())
-    for row in await connection.fetch(READ_WINDOWS, users, now - DAY):
-        admission = Admission(endpoint=row["endpoint"], admitted_at=row["admitted_at"])
-        windows[row["user_id"]] += (admission,)
-    return windows
-
-
-async def _read_charges(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Charge]:
-    rows = await connection.fetch(READ_CHARGES, ids)
-    return {row["request_id"]: _charge(row) for row in rows}
-
-
-def _book(row: asyncpg.Record) -> Book:
-    return Book(
-        user_id=row["user_id"],
-        balance_units=row["balance_units"],
-        period_ends_at=row["period_ends_at"],
-    )
-
-
-def _charge(row: asyncpg.Record) -> Charge:
-    return Charge(
-        request_id=row["request_id"],
-        user_id=row["user_id"],
-        purchase=None if row["status"] == "void" else _purchase(row),
-        outcome=Outcome(row["outcome"]) if row["outcome"] else None,
-        generation_id=row["generation_id"],
-        units=row["quota_units"],
-        status=row["status"],
-        share_to_cache=row["share_to_cache"],
-    )
-
-
-def _purchase(row: asyncpg.Record) -> Purchase:
-    return Purchase(
-        user_id=row["user_id"],
-        endpoint=row["endpoint"],
-        pdf_hash=row["pdf_hash"],
-        page=row["page"],
-        locale=row["locale"],
-        effective_mode=row["effective_mode"],
-    )
+def without_twins(requests: Sequence[AdmitRequest]) -> Iterator[Sequence[AdmitRequest]]:
+    """Cut a batch before a request_id comes again, so that the second sees what the first did."""
+    seen: set[UUID] = set()
+    start = 0
+    for index, request in enumerate(requests):
+        if request.request_id in seen:
+            yield requests[start:index]
+            start, seen = index, set()
+        seen.add(request.request_id)
+    yield requests[start:]

@@ -25,14 +25,25 @@ class Owner:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Callback:
+    """Whom to tell when a file has been processed, and how that goes."""
+
+    url: str
+    state: str
+    attempts: int = 0
+    last_error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class File:
-    """One owner's upload of a document."""
+    """One owner's upload of a document; without a hash while its bytes are still elsewhere."""
 
     file_id: UUID
-    pdf_hash: str
+    pdf_hash: str | None
     filename: str
-    size_bytes: int
+    size_bytes: int | None
     created_at: datetime
+    callback: Callback | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +51,11 @@ class Document:
     """PDF content, known once however many hold it."""
 
     pdf_hash: str
+    size_bytes: int
     total_pages: int
     reference_count: int
+    # When every page had been looked at.
+    processed_at: datetime | None
 
 
 class Note(Enum):
@@ -49,7 +63,9 @@ class Note(Enum):
 
     CREATED = "created"
     DEDUPLICATED = "deduplicated"
+    DUPLICATE_UPLOAD = "duplicate_upload"
     DUPLICATE_DETECTED = "duplicate_detected"
+    REPLACED = "replaced"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +92,8 @@ class UploadHeader:
     file_id: UUID | None = None
     filename: str = UNNAMED
     force: bool = False
+    replace: bool = False
+    callback_url: str | None = None
     expected_pdf_hash: str | None = None
 
 
@@ -95,6 +113,8 @@ class PageMetadata:
     word_count: int
     images_count: int
     is_scanned: bool
+    # Text that a machine reads and a person cannot see.
+    has_hidden_text: bool
     fingerprint: str
 
     @property
@@ -140,6 +160,7 @@ class PageText:
 
     page: int
     text: str
+    has_hidden_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +172,8 @@ class PageImage:
     content: bytes
     width_pixels: int
     height_pixels: int
+    # A bullet, a line or a logo rather than something to explain.
+    is_decorative: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +184,36 @@ class PageContent:
     neighbours: tuple[PageText, ...] = ()
     images: tuple[PageImage, ...] = ()
     render_png: bytes | None = None
+
+
+class Problem(Enum):
+    """What a health check may find."""
+
+    COUNT_DRIFT = "count_drift"
+    FILE_WITHOUT_REFERENCE = "file_without_reference"
+    REFERENCE_WITHOUT_FILE = "reference_without_file"
+    BYTES_MISSING = "bytes_missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is not as it must be."""
+
+    problem: Problem
+    pdf_hash: str
+    file_id: UUID | None = None
+    counted: int = 0
+    actual: int = 0
+    repaired: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthReport:
+    """What a health check looked at and found."""
+
+    documents: int
+    references: int
+    findings: tuple[Finding, ...]
 
 
 def pages_around(page: int, *, neighbours: int, total_pages: int) -> list[int]:

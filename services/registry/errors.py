@@ -43,6 +43,30 @@ class FileIdReused(AlreadyExists):
         )
 
 
+class ReferenceIdReused(AlreadyExists):
+    """The reference refers to another document already."""
+
+    reason = "REFERENCE_ID_REUSED"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this reference refers to another document; remove it first", field="ref_id"
+        )
+
+
+class CallbackRefused(InvalidInput):
+    """Nobody is called at this address."""
+
+    reason = "CALLBACK_REFUSED"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"callback_url {why}", field="header.callback_url")
+
+
+class DocumentGone(Exception):
+    """The document was collected while its bytes came: they must be put again. Never leaves us."""
+
+
 class FileTooLarge(LimitReached):
     """The upload is longer than this owner may send."""
 

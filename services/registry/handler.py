@@ -3,58 +3,43 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from uuid import UUID
+from dataclasses import dataclass
 
 from glossa.registry.v1 import registry_pb2 as pb
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceServicer
 
-from services.registry.domain import (
-    Document,
-    File,
-    Note,
-    Owner,
-    PageContent,
-    PageText,
-    ResolvedPage,
-    UploadHeader,
-    clean_filename,
-)
+from services.registry import wire
+from services.registry.backfill import Backfill
+from services.registry.callbacks import CallbackRules
+from services.registry.collect import CollectGarbage
+from services.registry.files import Files
+from services.registry.health import CheckHealth
 from services.registry.pages import Pages
+from services.registry.reference_store import ReferenceStore
 from services.registry.revocations import Revocations
-from services.registry.store import RegistryStore
 from services.registry.upload import Upload
-from services.runtime.auth import NotYourUser, allow, current_caller, require_user
+from services.runtime.auth import allow
 from services.runtime.errors import InvalidInput
 from services.runtime.interceptors import Context
-from services.runtime.validation import parse_identity, parse_pdf_hash, parse_uuid, require
+from services.runtime.validation import parse_pdf_hash, parse_uuid, require
 
 MAX_CHUNK_BYTES = 1 << 20
-MAX_NEIGHBOURS = 2
-
-_NOTES = {
-    Note.CREATED: pb.UPLOAD_NOTE_CREATED,
-    Note.DEDUPLICATED: pb.UPLOAD_NOTE_DEDUPLICATED,
-    Note.DUPLICATE_DETECTED: pb.UPLOAD_NOTE_DUPLICATE_DETECTED,
-}
 
 
+@dataclass(frozen=True, kw_only=True)
 class RegistryHandler(RegistryServiceServicer):
-    """Speaks protobuf for documents, files and pages."""
+    """Speaks protobuf for documents, files, references and pages."""
 
-    def __init__(
-        self,
-        *,
-        store: RegistryStore,
-        upload: Upload,
-        pages: Pages,
-        revocations: Revocations,
-        idle_seconds: float,
-    ) -> None:
-        self._store = store
-        self._upload = upload
-        self._pages = pages
-        self._revocations = revocations
-        self._idle_seconds = idle_seconds
+    upload: Upload
+    files: Files
+    references: ReferenceStore
+    pages: Pages
+    backfill: Backfill
+    garbage: CollectGarbage
+    health: CheckHealth
+    revocations: Revocations
+    callback_rules: CallbackRules
+    idle_seconds: float
 
     @allow("gateway", "cache", "admin", "user")
     async def UploadDocument(
@@ -63,56 +48,172 @@ class RegistryHandler(RegistryServiceServicer):
         parts = self._patiently(request_iterator)
         first = await anext(parts, pb.UploadDocumentRequest())
         require(first.WhichOneof("part") == "header", "header", "must be the first message")
-        registered = await self._upload.run(_header(first.header), _chunks(parts))
+        header = wire.parse_header(first.header, self.callback_rules.check)
+        registered = await self.upload.run(header, _chunks(parts))
         return pb.UploadDocumentResponse(
-            file=_file(registered.holding.file),
-            document=_document(registered.holding.document),
-            note=_NOTES[registered.note],
+            file=wire.render_file(registered.holding.file),
+            document=wire.render_document(registered.holding.document),
+            note=wire.render_note(registered.note),
         )
 
     @allow("gateway", "cache", "admin", "user")
     async def GetFile(self, request: pb.GetFileRequest, context: Context) -> pb.GetFileResponse:
-        owner = _owner(request.owner, "owner")
-        holding = await self._store.get_file(owner, parse_uuid("file_id", request.file_id))
-        return pb.GetFileResponse(file=_file(holding.file), document=_document(holding.document))
+        owner = wire.parse_owner(request.owner)
+        holding = await self.files.get(owner, parse_uuid("file_id", request.file_id))
+        return pb.GetFileResponse(
+            file=wire.render_file(holding.file), document=wire.render_document(holding.document)
+        )
+
+    @allow("gateway", "cache", "admin", "user")
+    async def ListFiles(
+        self, request: pb.ListFilesRequest, context: Context
+    ) -> pb.ListFilesResponse:
+        files, next_page_token = await self.files.list_page(
+            wire.parse_owner(request.owner),
+            page_size=wire.parse_page_size(request.page_size),
+            page_token=request.page_token,
+        )
+        return pb.ListFilesResponse(
+            files=[wire.render_file(file) for file in files], next_page_token=next_page_token
+        )
 
     @allow("gateway", "cache", "admin", "user")
     async def DeleteFile(
         self, request: pb.DeleteFileRequest, context: Context
     ) -> pb.DeleteFileResponse:
-        owner = _owner(request.owner, "owner")
-        await self._store.delete_file(owner, parse_uuid("file_id", request.file_id))
+        owner = wire.parse_owner(request.owner)
+        await self.files.delete(owner, parse_uuid("file_id", request.file_id))
         return pb.DeleteFileResponse()
+
+    @allow("gateway", "cache", "admin", "user")
+    async def BulkDeleteFiles(
+        self, request: pb.BulkDeleteFilesRequest, context: Context
+    ) -> pb.BulkDeleteFilesResponse:
+        owner = wire.parse_owner(request.owner)
+        file_ids = wire.parse_ids("file_ids", request.file_ids)
+        deleted = await self.files.store.delete_files(owner, file_ids)
+        return pb.BulkDeleteFilesResponse(deleted_file_ids=[str(one) for one in deleted])
+
+    @allow("gateway", "worker", "admin")
+    async def AddReference(
+        self, request: pb.AddReferenceRequest, context: Context
+    ) -> pb.AddReferenceResponse:
+        owner, target = wire.parse_owner(request.owner), wire.parse_target(request)
+        ref_type = wire.parse_ref_type(request.ref_type)
+        ref_id = parse_uuid("ref_id", request.ref_id)
+        pdf_hash, added = await self.backfill.on_first_use(
+            owner,
+            target,
+            lambda: self.references.add_reference(owner, target, ref_type=ref_type, ref_id=ref_id),
+        )
+        return pb.AddReferenceResponse(pdf_hash=pdf_hash, added=added)
+
+    @allow("gateway", "worker", "admin")
+    async def RemoveReference(
+        self, request: pb.RemoveReferenceRequest, context: Context
+    ) -> pb.RemoveReferenceResponse:
+        ref_type = wire.parse_ref_type(request.ref_type)
+        ref_ids = wire.parse_ids("ref_ids", request.ref_ids)
+        removed = await self.references.remove_references(ref_type, ref_ids)
+        return pb.RemoveReferenceResponse(removed_ref_ids=[str(one) for one in removed])
+
+    @allow("gateway", "cache", "worker", "admin", "user")
+    async def GetDocument(
+        self, request: pb.GetDocumentRequest, context: Context
+    ) -> pb.GetDocumentResponse:
+        owner = wire.parse_owner(request.owner)
+        pdf_hash = parse_pdf_hash("pdf_hash", request.pdf_hash)
+        holdings = await self.files.get_document(owner, pdf_hash)
+        return pb.GetDocumentResponse(
+            document=wire.render_document(holdings[0].document),
+            files=[wire.render_file(holding.file) for holding in holdings],
+        )
 
     @allow("gateway", "cache", "admin", "user")
     async def ResolvePage(
         self, request: pb.ResolvePageRequest, context: Context
     ) -> pb.ResolvePageResponse:
-        owner = _owner(request.owner, "owner")
-        target = _target(request)
-        require(request.page >= 1, "page", "must be 1 or more")
-        require_neighbours(request.neighbours)
-        resolved = await self._pages.resolve(
-            owner, target, request.page, neighbours=request.neighbours
+        owner, target = wire.parse_owner(request.owner), wire.parse_target(request)
+        page = wire.parse_page(request.page)
+        neighbours = wire.parse_neighbours(request.neighbours)
+        resolved = await self.backfill.on_first_use(
+            owner,
+            target,
+            lambda: self.pages.resolve(owner, target, page, neighbours=neighbours),
         )
-        return _resolved(resolved)
+        return wire.render_resolved(resolved)
+
+    @allow("gateway", "cache", "worker", "admin", "user")
+    async def BatchGetPageMetadata(
+        self, request: pb.BatchGetPageMetadataRequest, context: Context
+    ) -> pb.BatchGetPageMetadataResponse:
+        owner, target = wire.parse_owner(request.owner), wire.parse_target(request)
+        pages = wire.parse_pages(request.pages)
+        known, seen = await self.backfill.on_first_use(
+            owner, target, lambda: self.pages.describe(owner, target, pages)
+        )
+        return pb.BatchGetPageMetadataResponse(
+            pdf_hash=known.pdf_hash,
+            total_pages=known.total_pages,
+            pages=[wire.render_page(page, seen[page]) for page in pages],
+        )
 
     @allow("worker", "admin")
     async def GetPageContent(
         self, request: pb.GetPageContentRequest, context: Context
     ) -> AsyncIterator[pb.GetPageContentResponse]:
-        pdf_hash = parse_pdf_hash("pdf_hash", request.pdf_hash)
-        require(request.page >= 1, "page", "must be 1 or more")
-        require_neighbours(request.neighbours)
-        content = await self._pages.read(
-            pdf_hash,
-            request.page,
-            neighbours=request.neighbours,
+        content = await self.pages.read(
+            parse_pdf_hash("pdf_hash", request.pdf_hash),
+            wire.parse_page(request.page),
+            neighbours=wire.parse_neighbours(request.neighbours),
             include_images=request.include_images,
             include_render=request.include_render,
         )
-        for part in _content_parts(content):
+        for part in wire.render_content(content):
             yield part
+
+    @allow("gateway", "admin", "user")
+    async def DownloadDocument(
+        self, request: pb.DownloadDocumentRequest, context: Context
+    ) -> AsyncIterator[pb.DownloadDocumentResponse]:
+        owner, target = wire.parse_owner(request.owner), wire.parse_target(request)
+        async with aclosing(self.files.download(owner, target)) as parts:
+            async for part in parts:
+                if isinstance(part, bytes):
+                    yield pb.DownloadDocumentResponse(chunk=part)
+                else:
+                    yield pb.DownloadDocumentResponse(document=wire.render_document(part))
+
+    @allow("admin")
+    async def BackfillContentHashes(
+        self, request: pb.BackfillContentHashesRequest, context: Context
+    ) -> AsyncIterator[pb.BackfillContentHashesResponse]:
+        async with aclosing(self.backfill.run(retry_failed=request.retry_failed)) as run:
+            async for progress in run:
+                yield pb.BackfillContentHashesResponse(**vars(progress))
+
+    @allow("admin")
+    async def CollectGarbage(
+        self, request: pb.CollectGarbageRequest, context: Context
+    ) -> pb.CollectGarbageResponse:
+        grace = wire.parse_grace(request)
+        collected = await self.garbage.run(grace=grace, dry_run=request.dry_run)
+        return pb.CollectGarbageResponse(**vars(collected))
+
+    @allow("admin")
+    async def CheckReferenceHealth(
+        self, request: pb.CheckReferenceHealthRequest, context: Context
+    ) -> pb.CheckReferenceHealthResponse:
+        report = await self.health.run(repair=request.repair, check_bytes=request.check_bytes)
+        return wire.render_health(report)
+
+    @allow("cache")
+    async def WatchRevocations(
+        self, request: pb.WatchRevocationsRequest, context: Context
+    ) -> AsyncIterator[pb.WatchRevocationsResponse]:
+        async with aclosing(self.revocations.watch()) as news:
+            async for pdf_hashes in news:
+                yield pb.WatchRevocationsResponse(pdf_hashes=pdf_hashes)
 
     async def _patiently(
         self, messages: AsyncIterator[pb.UploadDocumentRequest]
@@ -120,124 +221,20 @@ class RegistryHandler(RegistryServiceServicer):
         """The caller's messages while they keep coming: nobody holds a place by silence."""
         while True:
             try:
-                async with asyncio.timeout(self._idle_seconds):
+                async with asyncio.timeout(self.idle_seconds):
                     message = await anext(messages)
             except StopAsyncIteration:
                 return
             except TimeoutError:
                 raise InvalidInput(
-                    f"nothing came for {self._idle_seconds:g} seconds", field="chunk"
+                    f"nothing came for {self.idle_seconds:g} seconds", field="chunk"
                 ) from None
             yield message
-
-    @allow("cache")
-    async def WatchRevocations(
-        self, request: pb.WatchRevocationsRequest, context: Context
-    ) -> AsyncIterator[pb.WatchRevocationsResponse]:
-        async with aclosing(self._revocations.watch()) as news:
-            async for pdf_hashes in news:
-                yield pb.WatchRevocationsResponse(pdf_hashes=pdf_hashes)
-
-
-def require_neighbours(neighbours: int) -> None:
-    """Context is short: a page or two on each side."""
-    require(0 <= neighbours <= MAX_NEIGHBOURS, "neighbours", f"must be 0 to {MAX_NEIGHBOURS}")
 
 
 async def _chunks(parts: AsyncIterator[pb.UploadDocumentRequest]) -> AsyncIterator[bytes]:
     async for part in parts:
         require(part.WhichOneof("part") == "chunk", "chunk", "must be set after the header")
-        require(len(part.chunk) <= MAX_CHUNK_BYTES, "chunk", "must be at most 1 MiB")
-        yield part.chunk
-
-
-def _header(header: pb.UploadDocumentRequest.Header) -> UploadHeader:
-    require(header.callback_url == "", "header.callback_url", "callbacks are not available yet")
-    expected = header.expected_pdf_hash
-    return UploadHeader(
-        owner=_owner(header.owner, "header.owner"),
-        file_id=parse_uuid("header.file_id", header.file_id) if header.file_id else None,
-        filename=clean_filename(header.filename),
-        force=header.force,
-        expected_pdf_hash=parse_pdf_hash("header.expected_pdf_hash", expected)
-        if expected
-        else None,
-    )
-
-
-def _owner(owner: pb.Owner, field: str) -> Owner:
-    """Who is meant, if the caller may act for them; visitors have no tokens of their own."""
-    kind = owner.WhichOneof("owner")
-    if kind == "user_id":
-        user_id = parse_identity(f"{field}.user_id", owner.user_id)
-        require_user(user_id, field=f"{field}.user_id")
-        return Owner(user_id=user_id)
-    require(kind is not None, field, "must name a user or a visitor session")
-    visitor = parse_identity(f"{field}.visitor_session_id", owner.visitor_session_id)
-    if current_caller().is_user:
-        raise NotYourUser("this token acts only for its own user", field=field)
-    return Owner(visitor_session_id=visitor)
-
-
-def _target(request: pb.ResolvePageRequest) -> UUID | str:
-    kind = request.WhichOneof("target")
-    require(kind is not None, "target", "must be a file_id or a pdf_hash")
-    if kind == "file_id":
-        return parse_uuid("file_id", request.file_id)
-    return parse_pdf_hash("pdf_hash", request.pdf_hash)
-
-
-def _file(file: File) -> pb.File:
-    message = pb.File(
-        file_id=str(file.file_id),
-        pdf_hash=file.pdf_hash,
-        filename=file.filename,
-        size_bytes=file.size_bytes,
-    )
-    message.created_at.FromDatetime(file.created_at)
-    return message
-
-
-def _document(document: Document) -> pb.Document:
-    """Users are not told how many others hold a document."""
-    told = 0 if current_caller().is_user else document.reference_count
-    return pb.Document(
-        pdf_hash=document.pdf_hash, total_pages=document.total_pages, reference_count=told
-    )
-
-
-def _resolved(resolved: ResolvedPage) -> pb.ResolvePageResponse:
-    metadata = resolved.metadata
-    with_images = pb.EFFECTIVE_MODE_WITH_IMAGES
-    return pb.ResolvePageResponse(
-        pdf_hash=resolved.pdf_hash,
-        page=resolved.page,
-        effective_mode=with_images if metadata.has_images else pb.EFFECTIVE_MODE_TEXT_ONLY,
-        images_count=metadata.images_count,
-        word_count=metadata.word_count,
-        is_scanned=metadata.is_scanned,
-        fingerprint=metadata.fingerprint,
-        total_pages=resolved.total_pages,
-        context_fingerprint=resolved.context_fingerprint or "",
-    )
-
-
-def _content_parts(content: PageContent) -> list[pb.GetPageContentResponse]:
-    parts = [pb.GetPageContentResponse(text=_text(content.text))]
-    parts += [pb.GetPageContentResponse(neighbour=_text(text)) for text in content.neighbours]
-    for image in content.images:
-        shown = pb.PageImage(
-            digest=image.digest,
-            media_type=image.media_type,
-            content=image.content,
-            width_pixels=image.width_pixels,
-            height_pixels=image.height_pixels,
-        )
-        parts.append(pb.GetPageContentResponse(image=shown))
-    if content.render_png is not None:
-        parts.append(pb.GetPageContentResponse(render_png=content.render_png))
-    return parts
-
-
-def _text(text: PageText) -> pb.PageText:
-    return pb.PageText(page=text.page, text=text.text)
+        chunk = part.chunk  # once: every look at it makes a copy
+        require(len(chunk) <= MAX_CHUNK_BYTES, "chunk", "must be at most 1 MiB")
+        yield chunk

@@ -27,3 +27,19 @@ pdf_children_killed = Counter(
     "PDF children that ended in the middle of a task, by what ended them.",
     ["by"],
 )
+collected_documents = Counter(
+    "glossa_registry_collected_documents_total", "Documents removed because nobody held them."
+)
+processed_documents = Counter(
+    "glossa_registry_processed_documents_total", "Documents whose pages have been looked at."
+)
+callbacks = Counter(
+    "glossa_registry_callbacks_total",
+    "Attempts to tell that a file has been processed: delivered, retried or given up.",
+    ["result"],
+)
+reference_drift = Gauge(
+    "glossa_registry_reference_health_findings",
+    "What the last health check found, by problem.",
+    ["problem"],
+)

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import os
+import re
 import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -16,6 +17,7 @@ import structlog
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from services.registry import folder
 from services.runtime.errors import DependencyDown
 from services.runtime.server import CannotStart
 from services.runtime.single_flight import SingleFlight
@@ -23,6 +25,19 @@ from services.runtime.single_flight import SingleFlight
 log = structlog.get_logger()
 
 BUCKET_SCHEMES = frozenset({"s3", "gs", "memory"})
+DOCUMENT_KEY = re.compile(r"[0-9a-f]{2}/([0-9a-f]{64})\.pdf")
+UNFINISHED_SECONDS = 3600.0
+
+
+class NoSuchSource(Exception):
+    """There are no bytes under this key."""
+
+
+class StoredObject(NamedTuple):
+    """Bytes that the store has for a document, whether or not anybody knows the document."""
+
+    pdf_hash: str
+    size_bytes: int
 
 
 class Objects(Protocol):
@@ -34,31 +49,70 @@ class Objects(Protocol):
     def opened(self, pdf_hash: str) -> AbstractAsyncContextManager[int]:
         """A descriptor for reading the bytes, closed at the end of the block."""
 
+    def opened_source(self, source_key: str) -> AbstractAsyncContextManager[int]:
+        """The same for bytes that were put here by somebody else, under a key of theirs."""
+
+    async def size(self, pdf_hash: str) -> int | None:
+        """How many bytes there are; None when there are none."""
+
+    async def remove(self, pdf_hash: str) -> None:
+        """Forget the bytes. Repeating it changes nothing."""
+
+    def list_objects(self) -> AsyncIterator[list[StoredObject]]:
+        """All bytes under hashes, in pieces."""
+
+    async def remove_unfinished(self) -> int:
+        """Remove what crashes have left; tell how many."""
+
 
 class FolderObjects:
     """Bytes in a folder of this machine."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._store = LocalStore(folder)
+    def __init__(self, path: Path) -> None:
+        self._folder = path
+        self._store = LocalStore(path)
 
     async def put(self, pdf_hash: str, source: IO[bytes], *, size_bytes: int) -> None:
-        await _put(self._store, pdf_hash, source, size_bytes)
-        # The database is about to say that we have it: that must stay true after a power cut.
-        await asyncio.to_thread(_flush, self._folder / key(pdf_hash))
+        if await self.size(pdf_hash) == size_bytes:
+            return
+        with _store_trouble():
+            # The database is about to say that we have it: that must stay true after a power cut.
+            await asyncio.to_thread(folder.publish, source.fileno(), self._folder / key(pdf_hash))
 
     @asynccontextmanager
     async def opened(self, pdf_hash: str) -> AsyncIterator[int]:
         with _descriptor(self._folder / key(pdf_hash)) as descriptor:
             yield descriptor
 
+    @asynccontextmanager
+    async def opened_source(self, source_key: str) -> AsyncIterator[int]:
+        path = (self._folder / source_key).resolve()
+        if not path.is_relative_to(self._folder.resolve()):
+            raise NoSuchSource
+        with _missing_source(), _descriptor(path) as descriptor:
+            yield descriptor
+
+    async def size(self, pdf_hash: str) -> int | None:
+        return await _size(self._store, key(pdf_hash))
+
+    async def remove(self, pdf_hash: str) -> None:
+        await _remove(self._store, pdf_hash)
+
+    def list_objects(self) -> AsyncIterator[list[StoredObject]]:
+        return _list_objects(self._store)
+
+    async def remove_unfinished(self) -> int:
+        return await asyncio.to_thread(
+            folder.remove_unfinished, self._folder, older_than_seconds=UNFINISHED_SECONDS
+        )
+
 
 class BucketObjects:
     """Bytes in a bucket; what is read is kept in a local folder for the next reader."""
 
-    def __init__(self, store: ObjectStore, *, folder: Path, kept: int = 64) -> None:
+    def __init__(self, store: ObjectStore, *, copies: Path, kept: int = 64) -> None:
         self._store = store
-        self._folder = folder
+        self._folder = copies
         self._kept = kept
         self._local: OrderedDict[str, Path] = OrderedDict()
         self._fetching: SingleFlight[str, Path] = SingleFlight()
@@ -70,18 +124,46 @@ class BucketObjects:
     async def opened(self, pdf_hash: str) -> AsyncIterator[int]:
         path = self._local.get(pdf_hash)
         if path is None:
-            path = await self._fetching.run(pdf_hash, lambda: self._fetch(pdf_hash))
+            path = await self._fetching.run(pdf_hash, lambda: self._fetch_document(pdf_hash))
         # Opened before anything else can run: forgetting the file later does not disturb a reader.
         with _descriptor(path) as descriptor:
             self._local.move_to_end(pdf_hash)
             yield descriptor
 
-    async def _fetch(self, pdf_hash: str) -> Path:
+    @asynccontextmanager
+    async def opened_source(self, source_key: str) -> AsyncIterator[int]:
+        with _missing_source():
+            path = await self._fetch(source_key)
+        try:
+            with _descriptor(path) as descriptor:
+                yield descriptor
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def size(self, pdf_hash: str) -> int | None:
+        return await _size(self._store, key(pdf_hash))
+
+    async def remove(self, pdf_hash: str) -> None:
+        await _remove(self._store, pdf_hash)
+        if path := self._local.pop(pdf_hash, None):
+            path.unlink(missing_ok=True)
+
+    def list_objects(self) -> AsyncIterator[list[StoredObject]]:
+        return _list_objects(self._store)
+
+    async def remove_unfinished(self) -> int:
+        return 0  # a bucket shows nothing before it is whole
+
+    async def _fetch_document(self, pdf_hash: str) -> Path:
+        path = await self._fetch(key(pdf_hash))
+        self._remember(pdf_hash, path)
+        return path
+
+    async def _fetch(self, object_key: str) -> Path:
         with _new_file(self._folder) as (path, target), _store_trouble():
-            answer = await obstore.get_async(self._store, key(pdf_hash))
+            answer = await obstore.get_async(self._store, object_key)
             async for piece in answer.stream():
                 await asyncio.to_thread(target.write, piece)
-        self._remember(pdf_hash, path)
         return path
 
     def _remember(self, pdf_hash: str, path: Path) -> None:
@@ -106,7 +188,7 @@ async def open_objects(url: str, *, spool_dir: Path) -> AsyncIterator[Objects]:
     if parts.scheme not in BUCKET_SCHEMES:
         raise CannotStart("GLOSSA_STORE_URL must be a folder, file://, s3:// or gs://")
     try:
-        bucket = BucketObjects(from_url(url), folder=spool_dir)
+        bucket = BucketObjects(from_url(url), copies=spool_dir)
     except (BaseError, ValueError):
         raise CannotStart("GLOSSA_STORE_URL names no bucket that can be used") from None
     try:
@@ -121,18 +203,34 @@ def key(pdf_hash: str) -> str:
 
 
 async def _put(store: ObjectStore, pdf_hash: str, source: IO[bytes], size_bytes: int) -> None:
+    if await _size(store, key(pdf_hash)) == size_bytes:
+        return
     with _store_trouble():
-        if await _size(store, key(pdf_hash)) == size_bytes:
-            return
         source.seek(0)
         # Two parts at a time: by default twelve of them would be held in memory.
         await obstore.put_async(store, key(pdf_hash), source, max_concurrency=2)
 
 
 async def _size(store: ObjectStore, path: str) -> int | None:
-    with contextlib.suppress(FileNotFoundError):
+    with _store_trouble(), contextlib.suppress(FileNotFoundError):
         return (await obstore.head_async(store, path))["size"]
     return None
+
+
+async def _remove(store: ObjectStore, pdf_hash: str) -> None:
+    with _store_trouble(), contextlib.suppress(FileNotFoundError):
+        await obstore.delete_async(store, key(pdf_hash))
+
+
+async def _list_objects(store: ObjectStore) -> AsyncIterator[list[StoredObject]]:
+    listing = obstore.list(store, chunk_size=1000)
+    while True:
+        with _store_trouble():
+            piece = await anext(listing, None)
+        if piece is None:
+            return
+        found = ((DOCUMENT_KEY.fullmatch(meta["path"]), meta["size"]) for meta in piece)
+        yield [StoredObject(match[1], size) for match, size in found if match]
 
 
 @contextmanager
@@ -148,6 +246,17 @@ def _store_trouble() -> Iterator[None]:
 
 
 @contextmanager
+def _missing_source() -> Iterator[None]:
+    """Tell bytes that are not there apart from a store that is not."""
+    try:
+        yield
+    except DependencyDown as trouble:
+        if isinstance(trouble.__cause__, FileNotFoundError):
+            raise NoSuchSource from trouble
+        raise
+
+
+@contextmanager
 def _descriptor(path: Path) -> Iterator[int]:
     with _store_trouble():
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -158,9 +267,9 @@ def _descriptor(path: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _new_file(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+def _new_file(copies: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     """A file that stays only if the block ends well."""
-    number, name = tempfile.mkstemp(prefix="fetched-", dir=folder)
+    number, name = tempfile.mkstemp(prefix="fetched-", dir=copies)
     try:
         with os.fdopen(number, "wb") as target:
             yield Path(name), target
@@ -169,13 +278,7 @@ def _new_file(folder: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         raise
 
 
-def _made_folder(folder: Path) -> Path:
+def _made_folder(path: Path) -> Path:
     """Documents are nobody else's business: a folder we make is closed to other accounts."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder.absolute()
-
-
-def _flush(path: Path) -> None:
-    for name in (path, path.parent):
-        with _descriptor(name) as descriptor:
-            os.fsync(descriptor)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path.absolute()

@@ -13,7 +13,7 @@ from services.runtime.database import Database
 RESOLVE_FILE = """
 SELECT
     document.pdf_hash, document.total_pages, page.page, page.word_count, page.images_count,
-    page.is_scanned, page.fingerprint, page.error_reason
+    page.is_scanned, page.has_hidden_text, page.fingerprint, page.error_reason
 FROM registry.files AS file
 INNER JOIN registry.canonical_documents AS document ON document.pdf_hash = file.content_hash
 LEFT JOIN registry.canonical_page_metadata AS page
@@ -25,7 +25,7 @@ WHERE file.file_id = $1 AND (file.user_id = $2 OR file.visitor_session_id = $3)
 RESOLVE_HASH = """
 SELECT
     document.pdf_hash, document.total_pages, page.page, page.word_count, page.images_count,
-    page.is_scanned, page.fingerprint, page.error_reason
+    page.is_scanned, page.has_hidden_text, page.fingerprint, page.error_reason
 FROM registry.canonical_documents AS document
 LEFT JOIN registry.canonical_page_metadata AS page
     ON page.pdf_hash = document.pdf_hash AND page.page = any($4::integer[])
@@ -41,7 +41,7 @@ WHERE
 FIND_PAGES = """
 SELECT
     document.pdf_hash, document.total_pages, page.page, page.word_count, page.images_count,
-    page.is_scanned, page.fingerprint, page.error_reason
+    page.is_scanned, page.has_hidden_text, page.fingerprint, page.error_reason
 FROM registry.canonical_documents AS document
 LEFT JOIN registry.canonical_page_metadata AS page
     ON page.pdf_hash = document.pdf_hash AND page.page = any($2::integer[])
@@ -51,11 +51,15 @@ WHERE document.pdf_hash = $1
 # From the document, so that nothing is added for one that has been collected meanwhile.
 ADD_PAGES = """
 INSERT INTO registry.canonical_page_metadata
-    (pdf_hash, page, word_count, images_count, is_scanned, fingerprint, error_reason)
+    (
+        pdf_hash, page, word_count, images_count, is_scanned, has_hidden_text, fingerprint,
+        error_reason
+    )
 SELECT document.pdf_hash, seen.*
 FROM registry.canonical_documents AS document
 CROSS JOIN unnest(
-    $2::integer[], $3::integer[], $4::integer[], $5::boolean[], $6::text[], $7::text[]
+    $2::integer[], $3::integer[], $4::integer[], $5::boolean[], $6::boolean[], $7::text[],
+    $8::text[]
 ) AS seen
 WHERE document.pdf_hash = $1
 ON CONFLICT (pdf_hash, page) DO NOTHING
@@ -94,9 +98,9 @@ class PageStore:
 
 def _values(page: int, known: KnownPage) -> tuple[object, ...]:
     if isinstance(known, BrokenPage):
-        return (page, None, None, None, None, known.reason)
-    counts = (known.word_count, known.images_count, known.is_scanned)
-    return (page, *counts, known.fingerprint, None)
+        return (page, None, None, None, None, None, known.reason)
+    found = (known.word_count, known.images_count, known.is_scanned, known.has_hidden_text)
+    return (page, *found, known.fingerprint, None)
 
 
 def _known_pages(rows: list[asyncpg.Record]) -> KnownPages:
@@ -114,5 +118,6 @@ def _known(row: asyncpg.Record) -> KnownPage:
         word_count=row["word_count"],
         images_count=row["images_count"],
         is_scanned=row["is_scanned"],
+        has_hidden_text=row["has_hidden_text"],
         fingerprint=row["fingerprint"],
     )

@@ -1,6 +1,7 @@
 """Answers what is on a page: known pages from the database, others by looking into the PDF once."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from services.registry.domain import (
@@ -37,13 +38,12 @@ class Pages:
         around = list(range(max(1, page - neighbours), page + neighbours + 1))
         known = await self._store.resolve(owner, target, around)
         check_in_range(known, page)
-        raise_if_broken(known.pages.get(page))
         total_pages = known.total_pages
         wanted = pages_around(page, neighbours=neighbours, total_pages=total_pages)
+        if page in known.pages:  # a page that is known to be broken asks nothing of its neighbours
+            metadata_of(as_seen(known.pages[page]))
         pages = await self.complete(known, wanted)
-        metadata = pages[page]
-        if isinstance(metadata, PdfError):
-            raise metadata
+        metadata = metadata_of(pages[page])
         return ResolvedPage(
             pdf_hash=known.pdf_hash,
             page=page,
@@ -68,20 +68,31 @@ class Pages:
         if known is None:
             raise DocumentNotFound
         check_in_range(known, page)
-        raise_if_broken(known.pages.get(page))
+        metadata = metadata_of((await self.complete(known, [page]))[page])
         async with self._objects.opened(pdf_hash) as descriptor:
-            return await self._sandbox.read(
+            content = await self._sandbox.read(
                 descriptor,
                 page,
                 neighbours=neighbours,
                 include_images=include_images,
                 include_render=include_render,
             )
+        text = replace(content.text, has_hidden_text=metadata.has_hidden_text)
+        return replace(content, text=text)
+
+    async def describe(
+        self, owner: Owner, target: UUID | str, wanted: Sequence[int]
+    ) -> tuple[KnownPages, dict[int, Seen]]:
+        """Several pages of a document the owner holds, detected together where need be."""
+        known = await self._store.resolve(owner, target, list(wanted))
+        check_in_range(known, max(wanted))
+        return known, await self.complete(known, wanted)
 
     async def complete(self, known: KnownPages, wanted: Sequence[int]) -> dict[int, Seen]:
         """The wanted pages: those that are known, and all others from one look into the PDF."""
         seen = {page: as_seen(known.pages[page]) for page in wanted if page in known.pages}
-        keys = [(known.pdf_hash, page) for page in wanted if page not in seen]
+        # Each once, however often it is asked for.
+        keys = [(known.pdf_hash, page) for page in dict.fromkeys(wanted) if page not in seen]
         if keys:
             looked = await self._detecting.run(keys, self._look)
             seen |= {page: found for (_, page), found in looked.items()}
@@ -103,10 +114,11 @@ def check_in_range(known: KnownPages, page: int) -> None:
         raise PageOutOfRange(total_pages=known.total_pages)
 
 
-def raise_if_broken(known: KnownPage | None) -> None:
-    """Refuse a page that is known to be broken."""
-    if isinstance(known, BrokenPage):
-        raise pdf_error(known.reason)
+def metadata_of(seen: Seen) -> PageMetadata:
+    """What is on a page, or the error that keeps us from knowing."""
+    if isinstance(seen, PdfError):
+        raise seen
+    return seen
 
 
 def is_lasting(seen: Seen) -> bool:

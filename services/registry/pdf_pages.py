@@ -14,17 +14,19 @@ from typing import Any, NamedTuple
 
 import pymupdf
 
+from services.registry.page_identity import Picture, fingerprint, has_hidden_text, painted
 from services.registry.reading_order import Block, reading_order
 
 mupdf = pymupdf.mupdf
 pymupdf.TOOLS.mupdf_display_errors(False)
 pymupdf.TOOLS.mupdf_display_warnings(False)
 
-FINGERPRINT_VERSION = "1"
 HEADER_WITHIN_BYTES = 1024
 SCANNED_AT_MOST_WORDS = 5  # a scan often carries a stamp or a page number
 SCANNED_COVERS = 0.6  # of the page, by one image
 MOST_IMAGES = 20
+DECORATIVE_POINTS = 18
+DECORATIVE_COVERS = 0.01  # of the page
 LONGEST_SIDE_PIXELS = 2000
 COMPARED_SIDE_PIXELS = 1024
 MOST_PART_BYTES = 3 << 20  # one part travels in one gRPC message of at most 4 MiB
@@ -115,28 +117,26 @@ def describe(document: pymupdf.Document, page: int) -> dict[str, Any]:
     sheet = document.load_page(page - 1)
     layout = sheet.get_textpage(flags=TEXT_FLAGS)
     drawn = drawn_images(sheet, layout)
-    word_count = len(layout.extractWORDS())
+    trace, drawings = sheet.get_texttrace(), sheet.get_cdrawings()
+    word_count = len(layout.extractText().split())
     covered = max((abs(one.box & sheet.rect) for one in drawn), default=0.0)
+    mostly_picture = covered >= SCANNED_COVERS * abs(sheet.rect)
+    # Traces of turned pages are not turned: what is on the page is decided generously.
+    left, top, side = sheet.rect.x0, sheet.rect.y0, max(sheet.rect.width, sheet.rect.height)
+    area = (left, top, left + side, top + side)
+    pictures = [Picture(picture_digest(one.image), list(one.box)) for one in drawn]
     return {
         "word_count": word_count,
         "images_count": len(drawn),
-        "is_scanned": word_count <= SCANNED_AT_MOST_WORDS
-        and covered >= SCANNED_COVERS * abs(sheet.rect),
-        "fingerprint": fingerprint(layout.extractText(), drawn),
+        "is_scanned": word_count <= SCANNED_AT_MOST_WORDS and mostly_picture,
+        "has_hidden_text": has_hidden_text(
+            trace,
+            page=area,
+            backgrounds=[*painted(drawings), *image_boxes(layout)],
+            scanned=mostly_picture,
+        ),
+        "fingerprint": fingerprint(trace, drawings, pictures, area),
     }
-
-
-def fingerprint(text: str, drawn: list[Drawn]) -> str:
-    """Equal for the same text and the same pictures, however the file around them was written.
-
-    White space, letter case, ligatures and the order of images do not count. Version 1 does not
-    see vector drawings.
-    """
-    letters = "".join(unicodedata.normalize("NFKC", text).lower().split())
-    digest = hashlib.sha256(letters.encode("utf-8", "replace"))
-    for picture in sorted(picture_digest(one.image) for one in drawn):
-        digest.update(b"\0" + picture.encode())
-    return f"{FINGERPRINT_VERSION}:{digest.hexdigest()}"
 
 
 def picture_digest(image: Any) -> str:
@@ -151,12 +151,20 @@ def picture_digest(image: Any) -> str:
     return digest.hexdigest()
 
 
+def image_blocks(layout: pymupdf.TextPage) -> list[Any]:
+    """Everything MuPDF takes for an image, shadings too."""
+    return [b for b in layout.this if b.m_internal.type == mupdf.FZ_STEXT_BLOCK_IMAGE]
+
+
+def image_boxes(layout: pymupdf.TextPage) -> list[Any]:
+    """Where images and shadings stand."""
+    return [pymupdf.Rect(pymupdf.JM_py_from_rect(b.m_internal.bbox)) for b in image_blocks(layout)]
+
+
 def drawn_images(sheet: pymupdf.Page, layout: pymupdf.TextPage) -> list[Drawn]:
     """Images drawn on the visible page, inline ones too; shadings are images without a source."""
-    blocks = [b for b in layout.this if b.m_internal.type == mupdf.FZ_STEXT_BLOCK_IMAGE]
-    drawn = [
-        Drawn(pymupdf.Rect(pymupdf.JM_py_from_rect(b.m_internal.bbox)), b.i_image()) for b in blocks
-    ]
+    images = [b.i_image() for b in image_blocks(layout)]
+    drawn = map(Drawn, image_boxes(layout), images)
     return [
         one
         for one in drawn
@@ -245,7 +253,14 @@ def portrayed(sheet: pymupdf.Page, one: Drawn) -> dict[str, Any]:
         "content": encoded(content),
         "width_pixels": picture.width,
         "height_pixels": picture.height,
+        "is_decorative": is_decorative(one.box & sheet.rect, sheet.rect),
     }
+
+
+def is_decorative(box: pymupdf.Rect, page: pymupdf.Rect) -> bool:
+    """Bullets, rules and logos: too small on the page to show anything worth explaining."""
+    thinnest = min(box.width, box.height)
+    return bool(thinnest < DECORATIVE_POINTS or abs(box) < DECORATIVE_COVERS * abs(page))
 
 
 def is_photo(image: Any) -> bool:

@@ -1,21 +1,21 @@
 """Takes a PDF in: receive and hash, look inside, keep the bytes, then tell the database."""
 
-import asyncio
-import hashlib
-import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from services.registry import metrics
 from services.registry.domain import ReceivedPdf, Registered, UploadHeader
-from services.registry.errors import FileTooLarge, HashMismatch
+from services.registry.errors import DocumentGone, HashMismatch
+from services.registry.folder import spool_file
 from services.registry.objects import Objects
+from services.registry.receive import receive
 from services.registry.sandbox import PdfSandbox
 from services.registry.store import RegistryStore
 
-BATCH_BYTES = 1 << 20
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,50 +27,54 @@ class Upload:
     sandbox: PdfSandbox
     spool_dir: Path
     max_upload_bytes: int
+    # Whether somebody looks at all pages afterwards, and how to wake them.
+    processed_later: bool
+    wake_processing: Callable[[], None]
 
     async def run(self, header: UploadHeader, chunks: AsyncIterator[bytes]) -> Registered:
-        """Bytes first, rows last: a crash in between leaves bytes without rows, not the reverse."""
-        # The file has no name: it is gone with us, whatever happens.
-        with tempfile.TemporaryFile(dir=self.spool_dir, buffering=0) as spool:
-            pdf_hash, size_bytes = await self._receive(chunks, spool)
-            if header.expected_pdf_hash not in (None, pdf_hash):
-                raise HashMismatch
-            total_pages = await self.sandbox.inspect(spool.fileno())
-            await self.objects.put(pdf_hash, spool, size_bytes=size_bytes)
-        received = ReceivedPdf(pdf_hash=pdf_hash, size_bytes=size_bytes, total_pages=total_pages)
-        registered = await self.store.register(header, received)
+        """Take a PDF in for an owner."""
+        store = self.store.replace if header.replace else self.store.register
+        registered = await self.take_in(
+            chunks,
+            lambda received: store(header, received),
+            expected_pdf_hash=header.expected_pdf_hash,
+        )
         metrics.uploads.labels(registered.note.value).inc()
         return registered
 
-    async def _receive(self, chunks: AsyncIterator[bytes], spool: IO[bytes]) -> tuple[str, int]:
-        digest = hashlib.sha256()
-        size_bytes = 0
-        async for batch in batches(chunks, self.max_upload_bytes):
-            await asyncio.to_thread(keep, batch, digest, spool)
-            size_bytes += len(batch)
-            metrics.uploaded_bytes.inc(len(batch))
-        return digest.hexdigest(), size_bytes
+    async def take_in(
+        self,
+        chunks: AsyncIterator[bytes],
+        register: Callable[[ReceivedPdf], Awaitable[Result]],
+        *,
+        expected_pdf_hash: str | None = None,
+    ) -> Result:
+        """Receive, look inside, keep the bytes, and only then register."""
+        with spool_file(self.spool_dir) as spool:
+            pdf_hash, size_bytes = await receive(chunks, spool, limit_bytes=self.max_upload_bytes)
+            if expected_pdf_hash not in (None, pdf_hash):
+                raise HashMismatch
+            total_pages = await self.sandbox.inspect(spool.fileno())
+            received = ReceivedPdf(
+                pdf_hash=pdf_hash, size_bytes=size_bytes, total_pages=total_pages
+            )
+            result = await self._keep(received, spool, register)
+        self.wake_processing()
+        return result
 
+    async def _keep(
+        self,
+        received: ReceivedPdf,
+        spool: IO[bytes],
+        register: Callable[[ReceivedPdf], Awaitable[Result]],
+    ) -> Result:
+        """Announce the document, put its bytes, register: a crash leaves nothing unknown behind.
 
-async def batches(chunks: AsyncIterator[bytes], limit_bytes: int) -> AsyncIterator[bytes]:
-    """Chunks gathered into pieces worth a trip to another thread, up to the limit."""
-    waiting = bytearray()
-    seen_bytes = 0
-    async for chunk in chunks:
-        seen_bytes += len(chunk)
-        if seen_bytes > limit_bytes:
-            raise FileTooLarge(limit_bytes=limit_bytes)
-        waiting += chunk
-        if len(waiting) >= BATCH_BYTES:
-            yield bytes(waiting)
-            waiting.clear()
-    if waiting:
-        yield bytes(waiting)
-
-
-def keep(batch: bytes, digest: "hashlib._Hash", spool: IO[bytes]) -> None:
-    """Hash and write; away from the event loop, for a disk may be slow."""
-    digest.update(batch)
-    unwritten = memoryview(batch)
-    while unwritten:
-        unwritten = unwritten[spool.write(unwritten) :]
+        Collection may take an announced document away again before it is registered; then the
+        bytes, which we still have, are put anew.
+        """
+        while True:
+            await self.store.pin(received, processed=not self.processed_later)
+            await self.objects.put(received.pdf_hash, spool, size_bytes=received.size_bytes)
+            with suppress(DocumentGone):
+                return await register(received)

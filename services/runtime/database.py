@@ -131,6 +131,7 @@ async def open_database(
             timeout=CONNECT_SECONDS,
             command_timeout=STATEMENT_SECONDS,
             init=_prepare_connection,
+            reset=_leave_as_it_is,
             server_settings={
                 "application_name": f"glossa-{application_name}",
                 "statement_timeout": _milliseconds(STATEMENT_SECONDS),
@@ -169,6 +170,14 @@ async def _prepare_connection(connection: "asyncpg.Connection[asyncpg.Record]") 
     await connection.set_type_codec(
         "jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads
     )
+
+
+async def _leave_as_it_is(_: object) -> None:
+    """Nobody here changes a session: settings are local to transactions, and so are locks.
+
+    asyncpg's own reset would be one more query for every connection given back. Transactions that
+    were left open it rolls back without being asked.
+    """
 
 
 def _milliseconds(seconds: float) -> str:

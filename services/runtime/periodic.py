@@ -11,6 +11,8 @@ from services.runtime.errors import DependencyDown
 
 log = structlog.get_logger()
 
+TELL_AGAIN_SECONDS = 0.1
+
 
 class Periodic:
     """A handle on a running duty."""
@@ -51,6 +53,11 @@ async def periodic(
     try:
         yield handle
     finally:
+        await _end(task)
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    """Tells it to end until it does: asyncpg swallows a cancellation that comes as it connects."""
+    while not task.done():
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task], timeout=TELL_AGAIN_SECONDS)

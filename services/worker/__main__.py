@@ -15,7 +15,7 @@ from services.runtime.database import open_database
 from services.runtime.server import CannotStart, Parts, Servicer, run, starting
 from services.runtime.settings import ExplanationSettings
 from services.worker.attempt import Attempts
-from services.worker.clients import Cache, Jobs, Registry
+from services.worker.clients import Cache, Jobs, Quota, Registry
 from services.worker.config import Config
 from services.worker.delivery import Delivery
 from services.worker.handler import WorkerHandler
@@ -23,6 +23,7 @@ from services.worker.lease_loop import LeaseLoop
 from services.worker.model import Explainer
 from services.worker.offline import OfflineExplainer
 from services.worker.once import parse_arguments, run_once
+from services.worker.operations import Operations
 from services.worker.store import EventStore
 from services.worker.watch import Watches
 
@@ -60,14 +61,17 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Watches]
         ) as database,
         open_channel(config.registry_address, token) as registry_channel,
         open_channel(config.cache_address, token) as cache_channel,
+        open_channel(config.quota_address, token) as quota_channel,
         open_explainer(settings) as explainer,
     ):
         events = EventStore(database)
         jobs = Jobs(cache_channel, config.worker_id or f"worker-{secrets.token_hex(4)}")
+        operations = Operations(Quota(quota_channel).record_operations)
         attempts = Attempts(
             registry=Registry(registry_channel),
             explainer=explainer,
             delivery=Delivery(jobs=jobs, events=events),
+            operations=operations,
             prompt_version=settings.prompt_version,
         )
         loop = LeaseLoop(
@@ -76,7 +80,8 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Watches]
             concurrency=config.concurrency,
             renew_every=config.renew_every,
         )
-        yield loop, Watches(events=events, cache=Cache(cache_channel))
+        async with operations.reporting():
+            yield loop, Watches(events=events, cache=Cache(cache_channel))
 
 
 @asynccontextmanager

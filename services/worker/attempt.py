@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from uuid import uuid4
 
 import structlog
 
@@ -14,16 +16,19 @@ from services.worker.domain import (
     Explanation,
     Failure,
     Job,
+    ModelCall,
     Page,
     Progress,
     Stage,
     Sticker,
+    Usage,
     chunks,
     merge,
 )
 from services.worker.generation import progress_event
 from services.worker.metrics import ATTEMPT_SECONDS, ATTEMPTS, MODEL_CALLS
 from services.worker.model import Explainer, ModelError, ModelMismatch
+from services.worker.operations import Operations
 
 log = structlog.get_logger()
 
@@ -35,11 +40,18 @@ class Attempts:
     """Runs attempts. Every way in which one can end is delivered, recorded and counted."""
 
     def __init__(
-        self, *, registry: Registry, explainer: Explainer, delivery: Delivery, prompt_version: str
+        self,
+        *,
+        registry: Registry,
+        explainer: Explainer,
+        delivery: Delivery,
+        operations: Operations,
+        prompt_version: str,
     ) -> None:
         self._registry = registry
         self._explainer = explainer
         self._delivery = delivery
+        self._operations = operations
         self._prompt_version = prompt_version
 
     async def run(
@@ -87,7 +99,7 @@ class Attempts:
                 chunks=len(parts),
             )
             await self._tell(job, done, report)
-            explanations.append(await self._call_model(part))
+            explanations.append(await self._call_model(job, part))
         return merge(explanations)
 
     async def _read(self, job: Job) -> Page:
@@ -101,19 +113,29 @@ class Attempts:
             images_count=job.images_count,
         )
 
-    async def _call_model(self, page: Page) -> Explanation:
-        result = "error"
+    async def _call_model(self, job: Job, page: Page) -> Explanation:
+        result, usage, started = "error", Usage(), time.perf_counter()
         try:
             explanation = await self._explainer.explain(page)
-            result = "ok"
+            result, usage = "ok", explanation.usage
         except ModelError as error:
-            result = error.reason.lower()
+            result, usage = error.reason.lower(), error.usage
             raise
         except asyncio.CancelledError:
             result = "cancelled"
             raise
         finally:
             MODEL_CALLS.labels(self._explainer.kind, result).inc()
+            self._operations.report(
+                ModelCall(
+                    operation_id=uuid4(),
+                    job=job,
+                    model=self._explainer.model,
+                    usage=usage,
+                    duration=timedelta(seconds=time.perf_counter() - started),
+                    outcome=result,
+                )
+            )
         return explanation
 
     async def _tell(self, job: Job, progress: Progress, report: Report) -> None:

@@ -10,18 +10,21 @@ import grpc
 from glossa.cache.v1 import cache_pb2, jobs_pb2
 from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
 from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
+from glossa.quota.v1 import quota_pb2
+from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from glossa.registry.v1 import registry_pb2
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
 from services.runtime.channel import calling
 from services.runtime.settings import CONTEXT_NEIGHBOURS
-from services.worker.domain import Failure, Job, Lease, Progress, Sticker, Verdict
+from services.worker.domain import Failure, Job, Lease, ModelCall, Progress, Sticker, Verdict
 from services.worker.generation import GenerationView
 from services.worker.wire import (
     failure_message,
     generation_from,
     job_from,
     lease_message,
+    operation_message,
     progress_message,
     sticker_message,
     verdict_from,
@@ -73,6 +76,20 @@ class Cache:
         with calling("cache"):
             response = await self._stub.GetGeneration(request, timeout=CALL_SECONDS)
         return generation_from(response.generation)
+
+
+class Quota:
+    """Where it is counted what models cost."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = QuotaServiceStub(channel)
+
+    async def record_operations(self, calls: Sequence[ModelCall]) -> None:
+        request = quota_pb2.RecordOperationsRequest(
+            operations=[operation_message(call) for call in calls]
+        )
+        with calling("quota"):
+            await self._stub.RecordOperations(request, timeout=CALL_SECONDS)
 
 
 class Jobs:

@@ -13,6 +13,7 @@ class Config(ServiceSettings):
     explanation: ExplanationSettings = Field(default_factory=ExplanationSettings)
     registry_address: str = "127.0.0.1:50051"
     cache_address: str = "127.0.0.1:50052"
+    quota_address: str = "127.0.0.1:50053"
     # Watchers hold a call each, and thousands of them are normal.
     max_concurrent_rpcs: int = Field(default=20_000, ge=1)
     # Names this process in leases; made up when empty.

@@ -126,6 +126,19 @@ class Explanation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelCall:
+    """One call to a model, whatever came of it: what Quota wants to know."""
+
+    operation_id: UUID
+    job: Job
+    model: str
+    usage: Usage
+    duration: timedelta
+    # "ok", or why it failed.
+    outcome: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why an attempt or a generation did not work out."""
 

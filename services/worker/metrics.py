@@ -21,6 +21,11 @@ FOLLOWED = Gauge(
 LEASES_LOST = Counter(
     "glossa_worker_leases_lost_total", "Leases that another attempt took over or that ended."
 )
+OPERATIONS_LOST = Counter(
+    "glossa_worker_operations_lost_total",
+    'Model calls whose cost Quota does not know: "refused", "overflow" or "stopped".',
+    ["why"],
+)
 MODEL_CALLS = Counter(
     "glossa_worker_model_calls_total",
     'Calls to the explainer by its kind and result: "ok", "cancelled" or the reason of the error.',

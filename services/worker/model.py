@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Protocol
 
-from services.worker.domain import Explanation, Page
+from services.worker.domain import Explanation, Page, Usage
 
 
 class Explainer(Protocol):
@@ -46,6 +46,8 @@ class ModelError(Exception):
     def __init__(self, cause: str, *, retry_after: timedelta | None = None) -> None:
         super().__init__(cause)
         self.retry_after = retry_after
+        # What the provider charges for all the same, as far as it told.
+        self.usage = Usage()
 
 
 class ModelRateLimited(ModelError):

@@ -100,10 +100,12 @@ class OpenAIExplainer:
                 store=False,
             ) as response:
                 answer = await read_answer(response.iter_bytes())
-        text = output_text(answer)
-        return Explanation(
-            stickers=_stickers(_parse(text), page), model=self._model, usage=answer.tokens
-        )
+        try:
+            stickers = _stickers(_parse(output_text(answer)), page)
+        except ModelError as error:
+            error.usage = answer.tokens
+            raise
+        return Explanation(stickers=stickers, model=self._model, usage=answer.tokens)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from glossa.cache.v1 import cache_pb2, jobs_pb2
+from glossa.quota.v1 import quota_pb2
 from glossa.registry.v1 import registry_pb2
 from google.protobuf.duration_pb2 import Duration
 
@@ -12,6 +13,7 @@ from services.worker.domain import (
     Failure,
     Job,
     Lease,
+    ModelCall,
     Progress,
     Stage,
     Status,
@@ -25,6 +27,7 @@ _MODES = {
     registry_pb2.EFFECTIVE_MODE_TEXT_ONLY: "text_only",
     registry_pb2.EFFECTIVE_MODE_WITH_IMAGES: "with_images",
 }
+_MODE_VALUES = {name: value for value, name in _MODES.items()}
 _VERDICTS = {
     jobs_pb2.JOB_VERDICT_ACCEPTED: Verdict.ACCEPTED,
     jobs_pb2.JOB_VERDICT_RETRYING: Verdict.RETRYING,
@@ -71,6 +74,29 @@ def failure_message(lease: Lease, failure: Failure) -> jobs_pb2.FailJobsRequest.
         message=failure.message,
         permanent=failure.permanent,
         retry_after=duration_message(failure.retry_after),
+    )
+
+
+def operation_message(call: ModelCall) -> quota_pb2.Operation:
+    job, usage = call.job, call.usage
+    return quota_pb2.Operation(
+        operation_id=str(call.operation_id),
+        endpoint="explain_page",
+        model=call.model,
+        input_tokens=usage.input_tokens,
+        # A provider that reports more cached tokens than tokens is believed in the latter.
+        cached_input_tokens=min(usage.cached_tokens, usage.input_tokens),
+        output_tokens=usage.output_tokens,
+        duration=duration_message(call.duration),
+        outcome=call.outcome,
+        attempt=job.lease.attempt,
+        generation_id=str(job.lease.generation_id),
+        page=quota_pb2.PageContext(
+            pdf_hash=job.pdf_hash,
+            page=job.page,
+            locale=job.locale,
+            effective_mode=_MODE_VALUES[job.effective_mode],
+        ),
     )
 
 

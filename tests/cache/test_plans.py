@@ -114,7 +114,8 @@ CASES = {
     "FIND_STALE": case(
         generation_store.FIND_STALE,
         f"'page_explanation', {A_HASH}, 35, 'en', 'shared'",
-        "generation_results_idx",
+        "generation_one_live_idx",
+        "generation_retired_pages_idx",
     ),
     "ADOPT_TWIN": case(
         generation_store.ADOPT_TWIN, f"{A_KEY}, 'fingerprint99'", "generation_fingerprint_idx"
@@ -134,7 +135,10 @@ CASES = {
         request_store.ABORT_STALE_INTENTS, "'20 days'", "requests_open_intents_idx"
     ),
     "LEASE_JOBS": case(
-        job_store.LEASE_JOBS, f"'w', 10, '30 s', 3, {DEADLINE}", "generation_turns_idx", PRIMARY
+        job_store.LEASE_JOBS,
+        f"'w', 10, '30 s', 3, {DEADLINE}, 0, 0",
+        "generation_turns_idx",
+        PRIMARY,
     ),
     "RENEW_LEASES": case(
         job_store.RENEW_LEASES,

@@ -233,8 +233,8 @@ async def test_a_refused_retry_leaves_the_intent_for_a_charge_that_may_still_lan
 
 async def fill_the_window(house: House) -> None:
     await house.admin.execute(
-        "INSERT INTO quota.ai_request_log (user_id, endpoint, admitted_at)"
-        " SELECT 'alice', 'explain_page', now() FROM generate_series(1, 100)"
+        "INSERT INTO quota.ai_request_log (user_id, endpoint, admitted_at, sequence)"
+        " SELECT 'alice', 'explain_page', now(), n FROM generate_series(1, 100) AS n"
     )
 
 

@@ -12,14 +12,6 @@ from tests.quota.conftest import Ledger, ask, quota_service, refund_of
 from tests.suite import Keys, metadata
 
 
-async def share(ledger: Ledger, keys: Keys, user: str, choice: bool) -> pb.Preferences:
-    response = await ledger.stub.UpdatePreferences(
-        pb.UpdatePreferencesRequest(user_id=user, share_to_cache=choice),
-        metadata=metadata(keys.user_token(user)),
-    )
-    return response.preferences
-
-
 async def preferences(ledger: Ledger, user: str) -> pb.Preferences:
     request = pb.GetPreferencesRequest(user_id=user)
     return (await ledger.stub.GetPreferences(request, metadata=ledger.bearer)).preferences
@@ -37,8 +29,8 @@ async def test_who_never_chose_shares(ledger: Ledger) -> None:
     assert not chosen.HasField("updated_at")
 
 
-async def test_a_choice_is_kept_and_told_with_every_decision(ledger: Ledger, keys: Keys) -> None:
-    await share(ledger, keys, "alice", False)
+async def test_a_choice_is_kept_and_told_with_every_decision(ledger: Ledger) -> None:
+    await ledger.share("alice", False)
 
     chosen = await preferences(ledger, "alice")
     answer = await ledger.admit(ask())
@@ -50,7 +42,7 @@ async def test_a_choice_is_kept_and_told_with_every_decision(ledger: Ledger, key
 
 
 async def test_an_update_without_a_choice_changes_none(ledger: Ledger, keys: Keys) -> None:
-    await share(ledger, keys, "alice", False)
+    await ledger.share("alice", False)
 
     response = await ledger.stub.UpdatePreferences(
         pb.UpdatePreferencesRequest(user_id="alice"), metadata=metadata(keys.token("gateway"))
@@ -61,9 +53,9 @@ async def test_an_update_without_a_choice_changes_none(ledger: Ledger, keys: Key
 
 @pytest.mark.parametrize("stored", [True, False])
 async def test_a_charge_under_the_wrong_preference_is_refused_without_a_trace(
-    ledger: Ledger, keys: Keys, stored: bool
+    ledger: Ledger, stored: bool
 ) -> None:
-    await share(ledger, keys, "alice", stored)
+    await ledger.share("alice", stored)
 
     wrong = await ledger.admit(ask(expected_share_to_cache=not stored))
 
@@ -76,12 +68,10 @@ async def test_a_charge_under_the_wrong_preference_is_refused_without_a_trace(
     assert right.decision == pb.DECISION_ADMITTED
 
 
-async def test_a_replay_stays_a_replay_whatever_the_preference_is_now(
-    ledger: Ledger, keys: Keys
-) -> None:
+async def test_a_replay_stays_a_replay_whatever_the_preference_is_now(ledger: Ledger) -> None:
     request = ask(expected_share_to_cache=True)
     await ledger.admit(request)
-    await share(ledger, keys, "alice", False)
+    await ledger.share("alice", False)
 
     again = await ledger.admit(request)
 
@@ -96,18 +86,18 @@ async def test_who_does_not_share_always_pays(
     async with quota_service(
         databases, keys, price_generated=3, price_cached=0, price_joined=0
     ) as ledger:
-        await share(ledger, keys, "alice", False)
+        await ledger.share("alice", False)
 
         answer = await ledger.admit(ask(outcome=outcome, generation_id=str(uuid4())))
 
         assert answer.receipt.units == 3
 
 
-async def test_repricing_goes_by_the_preference_of_the_charge(ledger: Ledger, keys: Keys) -> None:
-    await share(ledger, keys, "alice", False)
+async def test_repricing_goes_by_the_preference_of_the_charge(ledger: Ledger) -> None:
+    await ledger.share("alice", False)
     private = ask()
     await ledger.admit(private)
-    await share(ledger, keys, "alice", True)
+    await ledger.share("alice", True)
 
     joined = refund_of(private, pb.REFUND_REASON_REPRICED, pb.OUTCOME_JOINED)
     [repriced] = await ledger.refund(joined)
@@ -116,10 +106,10 @@ async def test_repricing_goes_by_the_preference_of_the_charge(ledger: Ledger, ke
     assert await ledger.balance("alice") == 999
 
 
-async def test_every_charge_is_made_under_one_preference(ledger: Ledger, keys: Keys) -> None:
+async def test_every_charge_is_made_under_one_preference(ledger: Ledger) -> None:
     """Whatever the interleaving, a charge that expects sharing never lands on one who does not."""
     asked = [ask(expected_share_to_cache=True, outcome=pb.OUTCOME_CACHED) for _ in range(9)]
-    flips = [share(ledger, keys, "alice", choice) for choice in (False, True) * 6]
+    flips = [ledger.share("alice", choice) for choice in (False, True) * 6]
 
     *answers, _ = await asyncio.gather(*(ledger.admit(one) for one in asked), *flips)
 

@@ -11,7 +11,7 @@ from glossa.registry.v1 import registry_pb2 as pb
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
 from services.registry.config import Config
-from services.registry.store import LOCK_DOCUMENT
+from services.registry.store import LOCK_DOCUMENTS
 from tests.suite import Keys
 
 CHUNK_BYTES = 64 * 1024
@@ -80,7 +80,7 @@ class Registry:
 
         try:
             async with connection.transaction():
-                await connection.execute(LOCK_DOCUMENT, pdf_hash)
+                await connection.execute(LOCK_DOCUMENTS, [pdf_hash])
                 yield until_waiting
         finally:
             await connection.close()

@@ -59,6 +59,7 @@ async def served(
         upload_idle_seconds=1.0,
         pdf_children=1,
         pdf_cpu_seconds=1,
+        detect_at_upload=False,
         drain_seconds=0,
     )
     async with (

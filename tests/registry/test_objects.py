@@ -10,6 +10,7 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
+from services.registry import folder
 from services.registry.objects import BucketObjects, FolderObjects, Objects, key, open_objects
 from services.runtime.errors import DependencyDown
 from services.runtime.server import CannotStart
@@ -60,7 +61,7 @@ async def test_half_a_file_is_replaced_by_the_whole(tmp_path: Path) -> None:
 
 
 async def test_missing_bytes_are_the_stores_trouble(tmp_path: Path) -> None:
-    for objects in (FolderObjects(tmp_path), BucketObjects(MemoryStore(), folder=tmp_path)):
+    for objects in (FolderObjects(tmp_path), BucketObjects(MemoryStore(), copies=tmp_path)):
         with pytest.raises(DependencyDown) as trouble:
             await read(objects, HASH)
         assert trouble.value.reason == "OBJECT_STORE_UNAVAILABLE"
@@ -69,7 +70,7 @@ async def test_missing_bytes_are_the_stores_trouble(tmp_path: Path) -> None:
 
 async def test_a_bucket_is_asked_once_and_copies_are_few_and_removed(tmp_path: Path) -> None:
     store = MemoryStore()
-    objects = BucketObjects(store, folder=tmp_path, kept=2)
+    objects = BucketObjects(store, copies=tmp_path, kept=2)
     hashes = [digit * 64 for digit in "abc"]
     for pdf_hash in hashes:
         await put(objects, pdf_hash, pdf_hash.encode())
@@ -97,3 +98,30 @@ async def test_a_store_that_cannot_be_used_is_said_in_one_sentence(
     with pytest.raises(CannotStart, match="GLOSSA_STORE_URL"):
         async with open_objects(url, spool_dir=tmp_path):
             pass
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="this system has no files without a name")
+async def test_spooled_bytes_are_published_without_being_copied(tmp_path: Path) -> None:
+    objects = FolderObjects(tmp_path)
+    with folder.spool_file(tmp_path) as spool:
+        spool.write(b"once")
+        await objects.put(HASH, spool, size_bytes=4)
+        spooled = os.fstat(spool.fileno()).st_ino
+    assert await asyncio.to_thread(os.stat, tmp_path / key(HASH)) is not None
+    async with objects.opened(HASH) as descriptor:
+        assert os.fstat(descriptor).st_ino == spooled
+        assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o600
+    assert [path.name for path in (tmp_path / HASH[:2]).iterdir()] == [f"{HASH}.pdf"]
+
+
+async def test_bytes_from_another_file_system_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    objects = FolderObjects(tmp_path)
+    await put(objects, HASH, b"content")
+    assert await read(objects, HASH) == b"content"
+    assert [path.name for path in (tmp_path / HASH[:2]).iterdir()] == [f"{HASH}.pdf"]

@@ -1,12 +1,21 @@
 """The hot statements use their indexes, and the database itself refuses what must not be."""
 
 from collections.abc import AsyncIterator, Mapping
-from uuid import uuid4
+from datetime import timedelta
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
 
-from services.registry import page_store, store
+from services.registry import (
+    backfill_store,
+    callback_store,
+    garbage_store,
+    page_store,
+    process_store,
+    store,
+)
+from services.registry.files import BEGINNING
 
 HASH = "a" * 64
 ADD_DOCUMENT = """
@@ -15,6 +24,16 @@ INSERT INTO registry.canonical_documents (pdf_hash, size_bytes, total_pages) VAL
 CROWD = """
 INSERT INTO registry.files (file_id, user_id, content_hash, filename, size_bytes)
 SELECT gen_random_uuid(), 'user-' || number, $1, 'x.pdf', 10 FROM generate_series(1, 5000) AS number
+"""
+CALLBACKS = """
+INSERT INTO registry.callbacks (callback_id, file_id, url, state, ended_at)
+SELECT gen_random_uuid(), file_id, 'https://example.org/', 'delivered', now() FROM registry.files
+"""
+LIBRARY = """
+INSERT INTO registry.canonical_documents
+    (pdf_hash, size_bytes, total_pages, reference_count, unreferenced_at, processed_at)
+SELECT md5(number::text) || md5('x' || number), 10, 1, 1, NULL, now()
+FROM generate_series(1, 5000) AS number
 """
 
 
@@ -31,18 +50,44 @@ async def plan(connection: asyncpg.Connection, statement: str, *values: object) 
     return "\n".join(row[0] for row in rows)
 
 
-@pytest.mark.parametrize("statement", [store.FIND_HELD, page_store.RESOLVE_HASH])
-async def test_an_owner_among_thousands_of_holders_is_found_by_index(
-    connection: asyncpg.Connection, statement: str
+@pytest.mark.parametrize(
+    ("statement", "values", "index"),
+    [
+        (store.FIND_HELD, (HASH, "user-77", None, 1), "_of_user_idx"),
+        (page_store.RESOLVE_HASH, (HASH, "user-77", None, [1]), "_of_user_idx"),
+        (store.LIST_FILES, ("user-77", None, *BEGINNING, 9), "file_by_age_of_user_idx"),
+        (store.REMOVE_FILES, ([uuid4()], "user-77", None, [HASH]), "_of_user_idx"),
+        (backfill_store.LIST_UNHASHED, (False, UUID(int=0), 9), "file_without_hash_idx"),
+        (callback_store.RIPEN_CALLBACKS, (), "callback_waiting_idx"),
+    ],
+)
+async def test_a_file_among_thousands_is_found_by_index(
+    connection: asyncpg.Connection, statement: str, values: tuple[object, ...], index: str
 ) -> None:
     await connection.execute(CROWD, HASH)
-    await connection.execute("ANALYZE registry.files")
-    page = ([1],) if "$4" in statement else ()
+    await connection.execute(CALLBACKS)
+    await connection.execute("ANALYZE")
 
-    chosen = await plan(connection, statement, HASH, "user-77", None, *page)
+    chosen = await plan(connection, statement, *values)
 
-    assert "file_of_user_idx" in chosen
+    assert index in chosen
     assert "Seq Scan on files" not in chosen
+
+
+@pytest.mark.parametrize(
+    ("statement", "values", "index"),
+    [
+        (process_store.CLAIM_DOCUMENT, (timedelta(minutes=1),), "document_unprocessed_idx"),
+        (garbage_store.LIST_GARBAGE, (timedelta(hours=1), "", 9), "document_unreferenced_idx"),
+    ],
+)
+async def test_a_document_among_thousands_is_found_by_index(
+    connection: asyncpg.Connection, statement: str, values: tuple[object, ...], index: str
+) -> None:
+    await connection.execute(LIBRARY)
+    await connection.execute("ANALYZE")
+
+    assert index in await plan(connection, statement, *values)
 
 
 @pytest.mark.parametrize(

@@ -23,32 +23,9 @@ from services.runtime.server import running
 from tests.registry import pdfs
 from tests.registry.client import Registry
 from tests.registry.refusals import refused
+from tests.registry.replicas import configured, replica
 from tests.registry.test_upload import hash_of
 from tests.suite import Keys
-
-
-def configured(databases: Mapping[str, str], keys: Keys, folder: Path) -> Config:
-    return Config(
-        database_url=databases["registry"],
-        verify_key_file=keys.verify_key_file,
-        store_url=str(folder / "objects"),
-        spool_dir=folder / "spool",
-        pdf_children=1,
-        drain_seconds=0,
-    )
-
-
-@asynccontextmanager
-async def replica(
-    databases: Mapping[str, str], keys: Keys, folder: Path
-) -> AsyncIterator[Registry]:
-    config = configured(databases, keys, folder)
-    async with (
-        running("registry", config, compose) as here,
-        grpc.aio.insecure_channel(here.address) as channel,
-    ):
-        served = Registry(stub=RegistryServiceStub(channel), keys=keys, config=config)
-        yield served.as_service("gateway")
 
 
 @asynccontextmanager

@@ -317,7 +317,8 @@ def header(**fields: Any) -> pb.UploadDocumentRequest:
         ),
         ([header(file_id="not-a-uuid")], "header.file_id"),
         ([header(expected_pdf_hash="ABC")], "header.expected_pdf_hash"),
-        ([header(callback_url="http://example.org/")], "header.callback_url"),
+        ([header(replace=True)], "header.file_id"),
+        ([header(replace=True, force=True, file_id=str(uuid4()))], "header.replace"),
     ],
 )
 async def test_a_malformed_upload_names_the_field(

@@ -1,6 +1,7 @@
 """A periodic duty: runs at once, when woken, and on after a failure."""
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 
 from services.runtime.periodic import periodic
@@ -34,3 +35,19 @@ async def test_a_duty_runs_again_by_itself_and_ends_with_its_block() -> None:
         while await duty.runs.get() < 5:
             pass
     assert "test" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
+async def test_a_duty_that_swallows_its_cancellation_ends_all_the_same() -> None:
+    started, swallowed = asyncio.Event(), asyncio.Event()
+
+    async def deaf_at_first() -> None:
+        started.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        swallowed.set()
+        await asyncio.Event().wait()
+
+    async with periodic("deaf", every=timedelta(hours=1), run_once=deaf_at_first):
+        await started.wait()
+
+    assert swallowed.is_set()

@@ -66,6 +66,7 @@ def start_worker(
             "token_file": keys.token_file("worker"),
             "registry_address": cluster.addresses["registry"],
             "cache_address": cluster.addresses["cache"],
+            "quota_address": cluster.addresses["quota"],
             "explanation": explanation,
             "renew_seconds": 0.2,
             "drain_seconds": 1,

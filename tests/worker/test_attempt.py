@@ -15,13 +15,14 @@ from services.runtime.channel import open_channel
 from services.runtime.database import open_database
 from services.runtime.settings import ExplanationSettings
 from services.worker.attempt import Attempts
-from services.worker.clients import Jobs, Registry
+from services.worker.clients import Jobs, Quota, Registry
 from services.worker.deadline import Deadline
 from services.worker.delivery import Delivery
 from services.worker.domain import Explanation, Job, Page, Progress, Stage
 from services.worker.generation import Event
 from services.worker.model import Explainer
 from services.worker.openai_explainer import open_openai_explainer
+from services.worker.operations import Operations
 from services.worker.store import EventStore
 from tests import fake_openai as fake
 from tests.fake_openai import Answer, FakeOpenAI
@@ -69,15 +70,18 @@ async def bench(
         open_database(databases["worker"], application_name="test") as database,
         open_channel(cluster.addresses["registry"], token) as registry,
         open_channel(cluster.addresses["cache"], token) as cache,
+        open_channel(cluster.addresses["quota"], token) as quota,
         open_openai_explainer(explanation) as openai,
     ):
         jobs, events = Jobs(cache, "test"), EventStore(database)
+        operations = Operations(Quota(quota).record_operations)
 
         def attempts(explainer: Explainer | None) -> Attempts:
             return Attempts(
                 registry=Registry(registry),
                 explainer=explainer or openai,
                 delivery=Delivery(jobs=jobs, events=events),
+                operations=operations,
                 prompt_version=explanation.prompt_version,
             )
 

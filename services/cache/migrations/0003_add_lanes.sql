@@ -20,9 +20,6 @@ ALTER TABLE cache.generations
     DROP CONSTRAINT generation_hash_is_sha256,
     ADD CONSTRAINT generation_hash_has_64_digits CHECK (length(pdf_hash) = 64) NOT VALID;
 
--- Room on each page for a second version of its rows: leasing and heartbeats stay on the page they find.
-ALTER TABLE cache.generations SET (fillfactor = 50);
-
 -- Serves LEASE_JOBS, READ_QUEUE and NEXT_TURN. Lease columns stay out: leasing and heartbeats are HOT updates.
 CREATE INDEX generation_turns_idx ON cache.generations (lane, turn, run_after)
     WHERE status = 'generating' AND turn IS NOT NULL;

@@ -1,0 +1,81 @@
+"""Files on this machine: spooled without a name, published whole or not at all."""
+
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+UNFINISHED = "."  # how names begin that nobody has published yet
+
+
+@contextmanager
+def spool_file(folder: Path) -> Iterator[IO[bytes]]:
+    """A file without a name: gone with us, whatever happens, unless it is published."""
+    try:
+        # Not as tempfile does it: its files can never be given a name.
+        number = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (OSError, AttributeError):  # not everywhere
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            yield file
+        return
+    with os.fdopen(number, "r+b", buffering=0) as file:
+        yield file
+
+
+def publish(source: int, target: Path) -> None:
+    """Make the bytes of a descriptor a file, all at once and safe from a power cut."""
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    unfinished = target.with_name(f"{UNFINISHED}{target.name}.{secrets.token_hex(8)}")
+    try:
+        give_name(source, unfinished)
+        flush(unfinished)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    flush(target.parent)
+
+
+def give_name(source: int, target: Path) -> None:
+    """A name for a spooled file if it has the same file system, else a copy of it."""
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Python follows the link behind a descriptor only if it is given a folder as well.
+        os.link(f"/proc/self/fd/{source}", target.name, dst_dir_fd=folder, follow_symlinks=True)
+    except OSError:
+        with os.fdopen(os.dup(source), "rb", buffering=0) as content, target.open("xb") as copy:
+            target.chmod(0o600)
+            content.seek(0)
+            shutil.copyfileobj(content, copy, 1 << 20)
+    finally:
+        os.close(folder)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_unfinished(folder: Path, *, older_than_seconds: float) -> int:
+    """Remove what a crash left between two steps of `publish`; tell how many."""
+    oldest = time.time() - older_than_seconds
+    left = [path for path in folder.glob(f"*/{UNFINISHED}*") if modified(path) < oldest]
+    for path in left:
+        path.unlink(missing_ok=True)
+    return len(left)
+
+
+def modified(path: Path) -> float:
+    """When a file was last written; one that is gone was never."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")

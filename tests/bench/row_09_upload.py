@@ -1,0 +1,134 @@
+"""Row 9: uploading 300 MB, against a bare client-stream sink in the same run.
+
+Bar: at least half the sink's speed, and the Registry's resident memory grows by 64 MB at most.
+Run it as `python -m tests.bench.row_09_upload`.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import grpc
+from glossa.registry.v1 import registry_pb2 as pb
+
+from tests.bench.registry_process import BenchedRegistry, benched_registry, most_memory
+from tests.registry.pdfs import assembled
+
+ROUNDS = 5
+SIZE_BYTES = 299_000_000
+CHUNK_BYTES = 512 * 1024
+LEAST_SPEED = 0.5
+MOST_GROWTH_MB = 64
+SINK = "--sink"
+METHOD = "/bench.Sink/Upload"
+
+
+def large_pdf() -> bytes:
+    """One page, and a stream of noise nobody looks at."""
+    noise = os.urandom(1 << 20) * (SIZE_BYTES >> 20)
+    return assembled(
+        (
+            b"<< /Type /Catalog /Pages 2 0 R >>",
+            b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] >>",
+            b"<< /Length %d >>\nstream\n%s\nendstream" % (len(noise), noise),
+        )
+    )
+
+
+def pieces(content: bytes) -> Iterator[bytes]:
+    view = memoryview(content)
+    return (bytes(view[at : at + CHUNK_BYTES]) for at in range(0, len(content), CHUNK_BYTES))
+
+
+async def serve_sink() -> None:
+    """What the wire allows: messages of the same kind, parsed, counted and forgotten."""
+
+    async def upload(messages: AsyncIterator[pb.UploadDocumentRequest], _: object) -> pb.File:
+        return pb.File(size_bytes=sum([len(message.chunk) async for message in messages]))
+
+    method = grpc.stream_unary_rpc_method_handler(
+        upload,
+        request_deserializer=pb.UploadDocumentRequest.FromString,
+        response_serializer=pb.File.SerializeToString,
+    )
+    server = grpc.aio.server()
+    handlers = grpc.method_handlers_generic_handler("bench.Sink", {"Upload": method})
+    server.add_generic_rpc_handlers((handlers,))
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+
+@asynccontextmanager
+async def sink() -> AsyncIterator[grpc.aio.StreamUnaryMultiCallable]:
+    """The sink in a process of its own, as the Registry is."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.bench.row_09_upload", SINK), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        port = int(await process.stdout.readline())
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel.stream_unary(
+                METHOD,
+                request_serializer=pb.UploadDocumentRequest.SerializeToString,
+                response_deserializer=pb.File.FromString,
+            )
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def into_sink(upload: grpc.aio.StreamUnaryMultiCallable, content: bytes) -> float:
+    async def parts() -> AsyncIterator[pb.UploadDocumentRequest]:
+        for piece in pieces(content):
+            yield pb.UploadDocumentRequest(chunk=piece)
+
+    began = time.perf_counter()
+    answer = await upload(parts())
+    assert answer.size_bytes == len(content)
+    return time.perf_counter() - began
+
+
+async def into_registry(registry: BenchedRegistry, content: bytes) -> float:
+    began = time.perf_counter()
+    answer = await registry.upload(pieces(content))
+    assert answer.file.size_bytes == len(content)
+    return time.perf_counter() - began
+
+
+async def main() -> int:
+    ratios, growths, speeds = [], [], []
+    async with sink() as bare, benched_registry() as registry:
+        await registry.upload([b"%PDF-1.4\n" + assembled(SMALL)[9:]])  # everything is loaded
+        async with most_memory(registry.pid) as most:
+            before = most[0]
+            for _ in range(ROUNDS):
+                content = large_pdf()
+                sink_seconds = await into_sink(bare, content)
+                own_seconds = await into_registry(registry, content)
+                ratios.append(sink_seconds / own_seconds)
+                speeds.append(len(content) / own_seconds / 1e6)
+                growths.append((most[0] - before) / 1e6)
+    ratio, growth = statistics.median(ratios), max(growths)
+    print(
+        f"row 9  upload of {SIZE_BYTES // 10**6} MB: {statistics.median(speeds):.0f} MB/s, "
+        f"{ratio:.2f} x a bare sink (bar {LEAST_SPEED}), "
+        f"memory + {growth:.0f} MB over {ROUNDS} uploads (bar {MOST_GROWTH_MB})"
+    )
+    return int(ratio < LEAST_SPEED or growth > MOST_GROWTH_MB)
+
+
+SMALL = (
+    b"<< /Type /Catalog /Pages 2 0 R >>",
+    b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+    b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 595 842] >>",
+)
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(serve_sink() if SINK in sys.argv else main()))
