@@ -18,7 +18,7 @@ from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
 from tests.bench.documents import lecture, upload
-from tests.bench.no_op_worker import leases_of
+from tests.bench.no_op_worker import more
 from tests.bench.peer import running_pgqueuer
 from tests.bench.stand import UNLIMITED, Stand, open_stand
 
@@ -57,13 +57,13 @@ class Line:
         """Seconds from the commit to the job arriving here; both clocks are this machine's."""
         self._page += 1
         request_id = uuid4()
-        await self._stream.write(jobs_pb2.LeaseJobsRequest(worker_id="bench", credits=1))
+        await self._stream.write(more(1))
         await asyncio.sleep(IDLE_SECONDS)
         asking = asyncio.create_task(self._ask(request_id))
         response = await self._stream.read()
         arrived = time.time()
         assert isinstance(response, jobs_pb2.LeaseJobsResponse), "the stream has ended"
-        assert leases_of(response)[0].generation_id == await asking
+        assert response.jobs[0].lease.generation_id == await asking
         committed: float = await self._admin.fetchval(COMMITTED, request_id)
         return arrived - committed
 
