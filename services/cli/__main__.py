@@ -112,6 +112,14 @@ def watch(generation_id: str, user: User, as_json: Json = False) -> None:
 
 
 @app.command()
+def request(request_id: str, user: User, as_json: Json = False) -> None:
+    """Tell the story of a request: how it was served and why, what it cost, how it went."""
+    from services.cli.ask import run_request
+
+    asyncio.run(run_request(request_id=request_id, user=user, as_json=as_json))
+
+
+@app.command()
 def quota(user: User, as_json: Json = False) -> None:
     """What a user may still ask for."""
     from services.cli.accounts import run_quota

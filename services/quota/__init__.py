@@ -1,4 +1,4 @@
-"""Quota decides who may ask, charges for it and gives charges back.
+"""Quota decides who may ask, charges for it, gives charges back, and counts what models cost.
 
-It owns the schema `quota`: accounts, the ledger and the sliding windows.
+It owns the schema `quota`: accounts, ledger, sliding windows, preferences, prices and costs.
 """

@@ -41,7 +41,7 @@ class Config(ServiceSettings):
 
     units_per_period: int = Field(default=1000, ge=0)
     # Allowances of plans that differ: {"free": 100}.
-    plan_units: dict[Plan, int] = Field(default_factory=dict)
+    plan_units: dict[Plan, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     period_days: int = Field(default=31, ge=1)
     price_generated: int = Field(default=1, ge=0)
     price_cached: int = Field(default=1, ge=0)

@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from services.runtime.auth import SCOPES_ATTRIBUTE, TokenVerifier
 from services.runtime.errors import GlossaError
@@ -25,6 +26,9 @@ from services.runtime.metrics import metrics_port, request_metrics
 from services.runtime.settings import ServiceSettings
 
 log = structlog.get_logger()
+
+# Calls that have arrived and wait for the loop to take them up.
+_MOST_PENDING = 100_000
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
 
@@ -75,7 +79,7 @@ def starting(service: str, settings: type[Settings]) -> Iterator[Settings]:
         yield config
     except ValidationError as error:
         sys.exit(f"{service} cannot start: {_explain(error)}")
-    except (CannotStart, GlossaError, OSError) as error:
+    except (CannotStart, GlossaError, OSError, SettingsError) as error:
         sys.exit(f"{service} cannot start: {error}")
 
 
@@ -127,6 +131,10 @@ def _build_server(
         options=[
             # Otherwise a second server on a taken port binds silently.
             ("grpc.so_reuseport", 0),
+            # Otherwise a crowd of more than a thousand meets resets (CANCELLED) that no handler
+            # has seen; what is too much is refused by the limit above, in words.
+            ("grpc.server.max_pending_requests", _MOST_PENDING),
+            ("grpc.server.max_pending_requests_hard_limit", _MOST_PENDING),
             ("grpc.max_receive_message_length", config.max_message_bytes),
             ("grpc.max_send_message_length", 4 * config.max_message_bytes),
             ("grpc.max_metadata_size", 16 * 1024),

@@ -45,9 +45,9 @@ class PeerMissing(Exception):
 
 @asynccontextmanager
 async def postgres() -> AsyncIterator[EmbeddedPostgres]:
-    """A server with `fsync` on, as in production."""
+    """A server with `fsync` on, and with memory for its indexes, as in production."""
     folder = Path(tempfile.mkdtemp(prefix="glossa-bench-"))
-    async with EmbeddedPostgres(folder) as server:
+    async with EmbeddedPostgres(folder, options={"shared_buffers": "512MB"}) as server:
         yield server
     shutil.rmtree(folder)
 

@@ -1,7 +1,11 @@
 """A Quota service alone, spoken to as the Cache does."""
 
+import asyncio
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -12,6 +16,9 @@ from glossa.quota.v1 import quota_pb2 as pb
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from glossa.registry.v1 import registry_pb2
 
+from services.local.free_ports import free_ports
+from services.local.processes import is_serving
+from services.local.tether import tethered
 from services.quota.__main__ import compose
 from services.quota.config import Config
 from services.quota.invariant_store import INVARIANTS
@@ -31,10 +38,16 @@ class Ledger:
     """The Quota service, and what its tables say."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, address: str, connection: Connection, keys: Keys
+        self,
+        channel: grpc.aio.Channel,
+        address: str,
+        url: str,
+        connection: Connection,
+        keys: Keys,
     ) -> None:
         self.stub = QuotaServiceStub(channel)
         self.address = address
+        self.url = url
         self.connection = connection
         self.keys = keys
         self.bearer = metadata(keys.token("cache"))
@@ -147,8 +160,36 @@ async def quota_service(
         running("quota", config, compose) as here,
         grpc.aio.insecure_channel(here.address) as channel,
     ):
-        yield Ledger(channel, here.address, connection, keys)
+        yield Ledger(channel, here.address, databases["quota"], connection, keys)
     await connection.close()
+
+
+@asynccontextmanager
+async def quota_process(url: str, keys: Keys) -> AsyncIterator[tuple[int, grpc.aio.Channel]]:
+    """A real Quota process; its pid and a channel to it."""
+    port = free_ports().port("quota")
+    process = await asyncio.create_subprocess_exec(
+        *tethered([sys.executable, "-P", "-m", "services.quota"], on_parent_death=signal.SIGKILL),
+        env={
+            **os.environ,
+            "GLOSSA_DATABASE_URL": url,
+            "GLOSSA_VERIFY_KEY_FILE": str(keys.verify_key_file),
+            "GLOSSA_PORT": str(port),
+            "GLOSSA_ANSWER_WITHIN_SECONDS": "60",
+        },
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.use_local_subchannel_pool", 1)]
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+            async with asyncio.timeout(60):
+                while not await is_serving(channel):
+                    assert process.returncode is None, "it does not start"
+            yield process.pid, channel
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
@@ -13,11 +12,8 @@ import grpc
 from glossa.quota.v1 import quota_pb2 as pb
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 
-from services.local.free_ports import free_ports
-from services.local.processes import is_serving
-from services.local.tether import tethered
 from services.quota.invariant_store import INVARIANTS
-from tests.quota.conftest import ask
+from tests.quota.conftest import ask, quota_process
 from tests.suite import Keys, metadata
 
 
@@ -69,34 +65,6 @@ class Wire:
                     await target.drain()
         finally:
             target.close()
-
-
-@asynccontextmanager
-async def quota_process(url: str, keys: Keys) -> AsyncIterator[tuple[int, grpc.aio.Channel]]:
-    """A real Quota process; its pid and a channel to it."""
-    port = free_ports().port("quota")
-    process = await asyncio.create_subprocess_exec(
-        *tethered([sys.executable, "-P", "-m", "services.quota"], on_parent_death=signal.SIGKILL),
-        env={
-            **os.environ,
-            "GLOSSA_DATABASE_URL": url,
-            "GLOSSA_VERIFY_KEY_FILE": str(keys.verify_key_file),
-            "GLOSSA_PORT": str(port),
-            "GLOSSA_ANSWER_WITHIN_SECONDS": "60",
-        },
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-    options = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.use_local_subchannel_pool", 1)]
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-            async with asyncio.timeout(60):
-                while not await is_serving(channel):
-                    assert process.returncode is None, "it does not start"
-            yield process.pid, channel
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 async def test_killed_after_the_commit_and_before_the_answer_it_has_charged_once(

@@ -229,3 +229,15 @@ async def test_repricing_to_what_was_charged_changes_nothing(ledger: Ledger) -> 
 
     assert {item.result for item in results} == {pb.REFUND_RESULT_ALREADY_SETTLED}
     assert await ledger.balance("alice") == 999
+
+
+async def test_a_hit_has_bought_what_was_there_and_cannot_be_given_up(ledger: Ledger) -> None:
+    hit = ask(outcome=pb.OUTCOME_CACHED, generation_id=str(uuid4()))
+    await ledger.admit(hit)
+
+    [given_up] = await ledger.refund(refund_of(hit, pb.REFUND_REASON_REQUEST_ABORTED))
+    [failed] = await ledger.refund(refund_of(hit, pb.REFUND_REASON_GOODWILL))
+
+    assert given_up.result == pb.REFUND_RESULT_ALREADY_SETTLED
+    assert given_up.receipt.units == 1
+    assert failed.result == pb.REFUND_RESULT_REFUNDED

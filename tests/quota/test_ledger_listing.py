@@ -188,3 +188,37 @@ async def test_a_malformed_refund_names_its_field(
 
     error = from_call(refusal.value)
     assert (error.code, error.field) == ("INVALID_ARGUMENT", field)
+
+
+async def charge_of(ledger: Ledger, request: pb.AdmitRequest, user: str = "") -> pb.Charge:
+    wanted = pb.GetChargeRequest(user_id=user or request.user_id, request_id=request.request_id)
+    return (await ledger.stub.GetCharge(wanted, metadata=ledger.bearer)).charge
+
+
+async def test_a_charge_is_told_as_it_stands(ledger: Ledger) -> None:
+    standing, repriced, failed = ask(page=1), ask(page=2), ask(page=3)
+    await ledger.admit_many(standing, repriced, failed)
+    await ledger.refund(
+        refund_of(repriced, pb.REFUND_REASON_REPRICED, pb.OUTCOME_JOINED), refund_of(failed)
+    )
+
+    told = [await charge_of(ledger, request) for request in (standing, repriced, failed)]
+
+    assert [(one.units, one.page.page, one.HasField("refunded_at")) for one in told] == [
+        (1, 1, False),
+        (0, 2, False),
+        (0, 3, True),
+    ]
+    assert told[1].outcome == pb.OUTCOME_JOINED
+    assert told[0].HasField("charged_at")
+
+
+async def test_what_was_never_charged_to_this_user_is_not_found(ledger: Ledger) -> None:
+    charged, void = ask(), ask()
+    await ledger.admit(charged)
+    await ledger.refund(refund_of(void, pb.REFUND_REASON_REQUEST_ABORTED))
+
+    for request, user in ((charged, "bob"), (void, "alice"), (ask(), "alice")):
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await charge_of(ledger, request, user)
+        assert from_call(refusal.value).reason == "CHARGE_NOT_FOUND"

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from uuid import uuid4
 
+import asyncpg
 import grpc
 import pytest
 from glossa.quota.v1 import quota_pb2 as pb
@@ -132,3 +133,24 @@ async def test_nobody_chooses_for_somebody_else(ledger: Ledger, keys: Keys) -> N
             await call
         assert refusal.value.code() == grpc.StatusCode.PERMISSION_DENIED
     assert (await preferences(ledger, "alice")).share_to_cache
+
+
+async def test_a_choice_waits_for_charges_under_way(ledger: Ledger) -> None:
+    """Once it is answered, no charge under the old preference can still land."""
+    await ledger.admit(ask())
+    watching = await asyncpg.connect(ledger.url)
+    async with ledger.connection.transaction():
+        await ledger.connection.execute("SELECT FROM quota.accounts FOR UPDATE")
+        choice = asyncio.ensure_future(ledger.share("alice", False))
+        async with asyncio.timeout(60):
+            while not await watching.fetchval(SOMEBODY_WAITS):
+                assert not choice.done()
+    await watching.close()
+
+    assert not (await choice).share_to_cache
+
+
+SOMEBODY_WAITS = """
+SELECT count(*) > 0 FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""

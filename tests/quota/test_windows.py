@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -11,14 +12,16 @@ from uuid import uuid4
 import grpc
 import pytest
 from glossa.quota.v1 import quota_pb2 as pb
+from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from pydantic import ValidationError
 
 from services.quota.config import Config
 from services.quota.domain import DAY, AdmitRequest, Answer, Decision
+from services.quota.invariant_store import ADMISSION_HAS_ITS_OWN_NUMBER
 from services.quota.metrics import SHADOW_DECISIONS
 from services.quota.store import QuotaStore
 from services.runtime.database import Database
-from tests.quota.conftest import HASH, Ledger, ask, quota_service
+from tests.quota.conftest import HASH, Ledger, ask, quota_process, quota_service
 from tests.suite import Keys, metadata
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,20 +29,25 @@ REQUIRED = {"database_url": "postgresql://nowhere", "verify_key_file": "none"}
 RULES = Config.model_validate({**REQUIRED, "units_per_period": 10_000}).rules()
 
 
-async def test_eighty_at_once_admit_exactly_the_limit(
-    databases: Mapping[str, str], keys: Keys
+async def test_eighty_at_once_over_three_processes_admit_exactly_the_limit(
+    databases: Mapping[str, str], ledger: Ledger, keys: Keys
 ) -> None:
-    async with (
-        quota_service(databases, keys) as first,
-        quota_service(databases, keys) as second,
-        quota_service(databases, keys) as third,
-    ):
-        services = [first, second, third]
-        answers = await asyncio.gather(*(services[n % 3].admit(ask()) for n in range(80)))
+    bearer = metadata(keys.token("cache"))
+    async with AsyncExitStack() as stack:
+        stubs = []
+        for _ in range(3):
+            process = quota_process(databases["quota"], keys)
+            _, channel = await stack.enter_async_context(process)
+            stubs.append(QuotaServiceStub(channel))
 
-        decisions = Counter(answer.decision for answer in answers)
-        assert decisions == {pb.DECISION_ADMITTED: 10, pb.DECISION_RATE_LIMITED: 70}
-        assert await first.balance("alice") == 990
+        answers = await asyncio.gather(
+            *(stubs[n % 3].Admit(ask(), metadata=bearer) for n in range(80))
+        )
+
+    decisions = Counter(answer.decision for answer in answers)
+    assert decisions == {pb.DECISION_ADMITTED: 10, pb.DECISION_RATE_LIMITED: 70}
+    assert await ledger.balance("alice") == 990
+    assert await ledger.drift() == []
 
 
 async def test_a_batch_of_one_user_is_held_to_the_limit_too(ledger: Ledger) -> None:
@@ -184,6 +192,18 @@ async def test_a_clock_that_goes_back_opens_no_window(database: Database) -> Non
     assert back.decision == Decision.RATE_LIMITED
     assert back.retry_after == timedelta(hours=2, seconds=10)
     assert back.remaining_units == 9_990, "no period begins because the clock went back"
+
+
+async def test_a_clock_that_goes_back_a_little_lets_nobody_in_twice(database: Database) -> None:
+    store = QuotaStore(database, RULES)
+    for _ in range(5):
+        await decide(store, START)
+
+    later = [await decide(store, START - timedelta(seconds=5)) for _ in range(8)]
+
+    assert [answer.decision for answer in later].count(Decision.ADMITTED) == 5
+    async with database.connection() as connection:
+        assert await connection.fetch(ADMISSION_HAS_ITS_OWN_NUMBER) == []
 
 
 async def test_no_statement_reads_a_whole_table(database: Database) -> None:
