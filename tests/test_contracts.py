@@ -20,7 +20,11 @@ PROJECT = Path(__file__).resolve().parent.parent
         ("cache/handler.py", "import asyncpg", "SQL is spoken in the stores"),
         ("worker/attempt.py", "import openai", "One module each for the outside world"),
         ("cli/demo.py", "import pymupdf", "The command line is a client"),
-        ("cache/job_store.py", "import services.cache.explain", "Imports point from the edge"),
+        (
+            "cache/job_store.py",
+            "import services.cache.explain",
+            "Cache: imports point from the edge",
+        ),
     ],
 )
 def test_a_forbidden_import_is_caught(

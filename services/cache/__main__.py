@@ -7,6 +7,7 @@ from datetime import timedelta
 from glossa.cache.v1.cache_pb2_grpc import add_CacheServiceServicer_to_server
 from glossa.cache.v1.jobs_pb2_grpc import add_JobServiceServicer_to_server
 
+from services.cache.attach_store import AttachStore
 from services.cache.clients import SENT_ONCE, QuotaClient, RegistryClient
 from services.cache.config import Config
 from services.cache.describe import DescribeRequest
@@ -18,6 +19,7 @@ from services.cache.invalidate import InvalidateGenerations
 from services.cache.job_handler import JobHandler
 from services.cache.job_store import JobStore
 from services.cache.memory import PageMemory, ReadyMemory, ShareMemory
+from services.cache.outbox_store import OutboxStore
 from services.cache.queue import JobBell, Pace
 from services.cache.queue_store import QueueStore
 from services.cache.relay import Relay
@@ -55,9 +57,9 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
         quota = QuotaClient(quota_channel)
         requests, generations = RequestStore(database, clocks), GenerationStore(database)
         queue, retirements = QueueStore(database, clocks), RetirementStore(database, clocks)
-        responses = ResponseStore(database)
+        responses, outbox = ResponseStore(database), OutboxStore(database)
         pages = ResolvePage(registry=RegistryClient(registry_channel), memory=PageMemory())
-        relay = Relay(requests=requests, quota=quota)
+        relay = Relay(outbox=outbox, quota=quota)
         sweep = Sweep(
             database=database,
             queue=queue,
@@ -70,6 +72,8 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             pages=pages,
             quota=quota,
             requests=requests,
+            attaching=AttachStore(database),
+            outbox=outbox,
             generations=generations,
             ready=ready,
             shares=ShareMemory(),

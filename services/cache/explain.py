@@ -13,6 +13,7 @@ from uuid import UUID
 
 import structlog
 
+from services.cache.attach_store import AttachStore
 from services.cache.clients import Admission, Decision, Limit, QuotaClient, Receipt
 from services.cache.domain import (
     PAGE_EXPLANATION,
@@ -37,6 +38,7 @@ from services.cache.domain import (
 from services.cache.generation_store import GenerationStore
 from services.cache.job_domain import Clocks
 from services.cache.memory import ReadyMemory, ReadyResult, ShareMemory
+from services.cache.outbox_store import OutboxStore
 from services.cache.queue import JobBell, Pace
 from services.cache.refusals import PreferenceChanged, Refused, dead, require_admitted, reused
 from services.cache.request_store import RequestStore
@@ -83,6 +85,8 @@ class ExplainPage:
         pages: ResolvePage,
         quota: QuotaClient,
         requests: RequestStore,
+        attaching: AttachStore,
+        outbox: OutboxStore,
         generations: GenerationStore,
         ready: ReadyMemory,
         shares: ShareMemory,
@@ -95,6 +99,8 @@ class ExplainPage:
         self._pages = pages
         self._quota = quota
         self._requests = requests
+        self._attaching = attaching
+        self._outbox = outbox
         self._generations = generations
         self._ready = ready
         self._shares = shares
@@ -201,13 +207,13 @@ class ExplainPage:
     ) -> Attached | None:
         if request.outcome is Outcome.JOINED:
             assert request.generation_id is not None
-            return await self._requests.join(
+            return await self._attaching.join(
                 request.request_id,
                 nonce=request.nonce,
                 generation_id=request.generation_id,
                 units=units,
             )
-        return await self._requests.attach(
+        return await self._attaching.attach(
             request.request_id,
             nonce=request.nonce,
             key=self._key(ask, page, request.scope),
@@ -245,7 +251,7 @@ class ExplainPage:
     async def _note_joined(self, ask: Ask, generation: Generation) -> None:
         log.info("lock_skipped_duplicate", generation=str(generation.generation_id))
         if generation.lane is Lane.BACKGROUND and not ask.background:
-            await self._requests.lift(generation.generation_id)
+            await self._attaching.lift(generation.generation_id)
             self._bell.ring()
 
     async def _settle_now(self, attached: Attached, receipt: Receipt) -> Receipt:
@@ -253,7 +259,7 @@ class ExplainPage:
         assert attached.refund is not None
         try:
             receipt = await self._quota.refund(attached.refund)
-            await self._requests.delete_refunds([attached.refund.outbox_id])
+            await self._outbox.delete_refunds([attached.refund.outbox_id])
         except GlossaError as error:
             log.warning("refund_left_to_the_relay", reason=error.reason)
         return receipt

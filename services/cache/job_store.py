@@ -28,7 +28,9 @@ from services.runtime.database import Connection, Database
 # $1 worker, $2 how many, $3 lease, $4 attempts allowed, $5 to $8 the parts of the deadline,
 # $9 lane, $10 the first turn to look at. Owners in turns. SKIP LOCKED lets replicas hand out jobs
 # at once; raising `attempts` fences every older lease. No indexed column changes: leasing is a HOT
-# update. An array, because a join would be planned for a limit that nobody knows.
+# update. An array, because a join would be planned for a limit that nobody knows. Who let a lease
+# run out gets that job again only when nobody else has wanted it for as long as a lease lasts: a
+# frozen worker, whose stream stays open, must not use up one attempt after the other.
 LEASE_JOBS = """
 UPDATE cache.generations AS job
 SET attempts = job.attempts + 1,
@@ -43,7 +45,8 @@ WHERE job.generation_id = ANY(ARRAY(
     SELECT waiting.generation_id
     FROM cache.generations AS waiting
     WHERE waiting.status = 'generating' AND waiting.lane = $9 AND waiting.turn >= $10
-      AND (waiting.leased_until IS NULL OR waiting.leased_until < now())
+      AND (waiting.leased_until IS NULL OR waiting.leased_until
+           < now() - CASE WHEN waiting.leased_by = $1 THEN $3 ELSE interval '0' END)
       AND waiting.attempts - waiting.released < $4
     ORDER BY waiting.turn, waiting.run_after
     LIMIT $2

@@ -4,7 +4,7 @@ import structlog
 
 from services.cache.clients import QuotaClient
 from services.cache.domain import Refund
-from services.cache.request_store import RequestStore
+from services.cache.outbox_store import OutboxStore
 from services.runtime.errors import DependencyFailed, RelayedError
 
 log = structlog.get_logger()
@@ -15,16 +15,16 @@ BATCH = 200
 class Relay:
     """One pass over the outbox. Delivering twice is harmless: Quota settles each refund once."""
 
-    def __init__(self, *, requests: RequestStore, quota: QuotaClient) -> None:
-        self._requests = requests
+    def __init__(self, *, outbox: OutboxStore, quota: QuotaClient) -> None:
+        self._outbox = outbox
         self._quota = quota
 
     async def run_once(self) -> None:
         """Deliver what is due, in order; a refund that Quota refuses does not hold up others."""
         after = 0
-        while refunds := await self._requests.read_refunds(after=after, limit=BATCH):
+        while refunds := await self._outbox.read_refunds(after=after, limit=BATCH):
             delivered = await self._deliver(refunds)
-            await self._requests.delete_refunds([refund.outbox_id for refund in delivered])
+            await self._outbox.delete_refunds([refund.outbox_id for refund in delivered])
             refused = len(refunds) - len(delivered)
             log.info("refunds_delivered", count=len(delivered), refused=refused)
             after = refunds[-1].outbox_id

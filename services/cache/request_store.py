@@ -1,4 +1,4 @@
-"""SQL for requests: intents, attaching them to generations, and the refunds that follow."""
+"""SQL for requests: intents, who holds them, and what became of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,28 +8,15 @@ import asyncpg
 
 from services.cache.domain import (
     Ask,
-    Attached,
-    Generation,
-    Key,
-    Lane,
     Outcome,
-    Refund,
     Request,
     RequestRecord,
     RequestState,
     ResolvedPage,
-    Status,
-)
-from services.cache.generation_store import (
-    FIND_LIVE,
-    generation_columns,
-    generation_from,
-    key_values,
-    present_turn,
 )
 from services.cache.job_domain import Clocks
 from services.runtime.batching import Batcher
-from services.runtime.database import Connection, Database
+from services.runtime.database import Database
 
 # A part of statements, not one itself: lower case keeps it out of the list of statements.
 request_columns = """request_id, user_id, pdf_hash, page, locale, state, nonce, outcome,
@@ -95,82 +82,6 @@ DELETE FROM cache.requests
 WHERE request_id = $1 AND state = 'intent' AND nonce = $2
 """
 
-# Owners take turns: a new job is served one round after its owner's last one, but not before the
-# present round, which is that of the first job still waiting in its lane.
-INSERT_GENERATION = f"""
-INSERT INTO cache.generations (
-    kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope, images_count,
-    context_fingerprint, owner, lane, turn
-)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, greatest(
-    coalesce((
-        SELECT own.turn + 1
-        FROM cache.generations AS own
-        WHERE own.status = 'generating' AND own.turn IS NOT NULL
-          AND own.owner = $11 AND own.lane = $12
-        ORDER BY own.turn DESC
-        LIMIT 1
-    ), 0),
-    {present_turn("$12")}
-))
-ON CONFLICT (pdf_hash, page, locale, kind, prompt_version, effective_mode, model, scope)
-    WHERE status IN ('generating', 'ready') AND retired_at IS NULL
-DO NOTHING
-RETURNING {generation_columns}
-"""
-
-# Somebody waits for what nobody waited for. A statement of its own, after joining: joiners hold the
-# row together, and two who both wanted to change it would wait for each other.
-LIFT_GENERATION = f"""
-UPDATE cache.generations AS job
-SET lane = 0, turn = {present_turn("0")}
-WHERE job.generation_id = $1 AND job.status = 'generating' AND job.lane > 0
-  AND job.turn IS NOT NULL
-"""
-
-# Shared locks: many may join at once, but the generation cannot end before they are written down.
-LOCK_LIVE = FIND_LIVE + " FOR SHARE"
-
-# In the order of ids, like those who end generations: nobody waits for somebody who waits for him.
-LOCK_GENERATIONS = f"""
-SELECT {generation_columns}
-FROM cache.generations
-WHERE generation_id = ANY($1::uuid[])
-ORDER BY generation_id
-FOR SHARE
-"""
-
-JOIN_REQUESTS = """
-UPDATE cache.requests AS request
-SET state = joiner.state, units = joiner.units, updated_at = now()
-FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::integer[], $5::text[])
-    AS joiner (request_id, nonce, generation_id, units, state)
-WHERE request.request_id = joiner.request_id AND request.state = 'intent'
-  AND request.nonce = joiner.nonce AND request.generation_id = joiner.generation_id
-RETURNING request.request_id, request.nonce, request.generation_id
-"""
-
-# Who joined what had failed by then gets back what it paid.
-INSERT_REFUNDS_OF_FAILED = """
-INSERT INTO cache.outbox (request_id, user_id, reason, generation_id)
-SELECT request.request_id, request.user_id, 'generation_failed', request.generation_id
-FROM cache.requests AS request
-WHERE request.request_id = ANY($1::uuid[]) AND request.state = 'failed'
-RETURNING outbox_id, request_id, user_id, reason, served_as, generation_id
-"""
-
-ATTACH_REQUEST = """
-UPDATE cache.requests
-SET state = $2, outcome = $3, generation_id = $4, units = $5, updated_at = now()
-WHERE request_id = $1
-"""
-
-INSERT_REFUND = """
-INSERT INTO cache.outbox (request_id, user_id, reason, served_as, generation_id)
-VALUES ($1, $2, $3, $4, $5)
-RETURNING outbox_id, request_id, user_id, reason, served_as, generation_id
-"""
-
 # Whether the charge landed is not known: refunding an id that was never charged voids it.
 ABORT_STALE_INTENTS = """
 WITH aborted AS (
@@ -183,22 +94,11 @@ INSERT INTO cache.outbox (request_id, user_id, reason)
 SELECT request_id, user_id, 'request_aborted' FROM aborted
 """
 
-READ_REFUNDS = """
-SELECT outbox_id, request_id, user_id, reason, served_as, generation_id
-FROM cache.outbox
-WHERE outbox_id > $1
-ORDER BY outbox_id
-LIMIT $2
-"""
-
-DELETE_REFUNDS = "DELETE FROM cache.outbox WHERE outbox_id = ANY($1::bigint[])"
-
 HAS_ASKED = "SELECT 1 FROM cache.requests WHERE generation_id = $1 AND user_id = $2 LIMIT 1"
 
 
-# The columns of OPEN_INTENTS and JOIN_REQUESTS, one request a row.
+# The columns of OPEN_INTENTS, one request a row.
 _Intent = tuple[UUID, str, str, int, str, UUID, Outcome, UUID | None, str, bool]
-_Joiner = tuple[UUID, UUID, UUID, int]
 _NONCE = 5
 
 
@@ -211,7 +111,6 @@ class RequestStore:
         # Every call with an id of its own asks; under load many are answered by one query.
         self._reads = Batcher(self._read_requests)
         self._intents = Batcher(self._open_intents)
-        self._joiners = Batcher(self._join_many)
 
     async def read_request(self, request_id: UUID) -> Request | None:
         return await self._reads.submit(request_id)
@@ -219,7 +118,7 @@ class RequestStore:
     async def _read_requests(self, request_ids: Sequence[UUID]) -> list[Request | None]:
         async with self._database.connection() as connection:
             rows = await connection.fetch(READ_REQUESTS, request_ids)
-        found = {row["request_id"]: _request(row) for row in rows}
+        found = {row["request_id"]: request_from(row) for row in rows}
         return [found.get(request_id) for request_id in request_ids]
 
     async def read_record(self, request_id: UUID) -> RequestRecord | None:
@@ -229,7 +128,7 @@ class RequestStore:
         if row is None:
             return None
         return RequestRecord(
-            request=_request(row),
+            request=request_from(row),
             units=row["units"],
             refund_due=row["refund_due"],
             created_at=row["created_at"],
@@ -263,9 +162,9 @@ class RequestStore:
 
     async def _open_intents(self, intents: Sequence[_Intent]) -> list[Request | None]:
         async with self._database.connection() as connection:
-            rows = await connection.fetch(OPEN_INTENTS, *_columns(intents), self._clocks.hold)
+            rows = await connection.fetch(OPEN_INTENTS, *columns(intents), self._clocks.hold)
         # Of two with the same id only one was written: the nonce tells whose.
-        opened = {row["nonce"]: _request(row) for row in rows}
+        opened = {row["nonce"]: request_from(row) for row in rows}
         return [opened.get(intent[_NONCE]) for intent in intents]
 
     async def take_over_intent(self, request_id: UUID) -> Request | None:
@@ -274,7 +173,7 @@ class RequestStore:
             row = await connection.fetchrow(
                 TAKE_OVER_INTENT, request_id, uuid4(), self._clocks.hold
             )
-        return _request(row) if row else None
+        return request_from(row) if row else None
 
     async def give_up_intent(self, request_id: UUID, nonce: UUID) -> None:
         """Let the next call with this id, or the sweep, go on at once."""
@@ -285,134 +184,17 @@ class RequestStore:
         async with self._database.connection() as connection:
             await connection.execute(DROP_INTENT, request_id, nonce)
 
-    async def join(
-        self, request_id: UUID, *, nonce: UUID, generation_id: UUID, units: int
-    ) -> Attached | None:
-        """Turn an intent that was charged for joining into a waiter on the generation it names.
-
-        It gets this one even if it has ended meanwhile. None as for `attach`.
-        """
-        return await self._joiners.submit((request_id, nonce, generation_id, units))
-
-    async def _join_many(self, joiners: Sequence[_Joiner]) -> list[Attached | None]:
-        async with self._database.transaction() as connection:
-            wanted = {generation_id for _, _, generation_id, _ in joiners}
-            rows = await connection.fetch(LOCK_GENERATIONS, list(wanted))
-            generations = {row["generation_id"]: generation_from(row) for row in rows}
-            assert len(generations) == len(wanted), "generations outlive the intents that name them"
-            states = [_state(generations[generation_id]) for _, _, generation_id, _ in joiners]
-            joined = await connection.fetch(JOIN_REQUESTS, *_columns(joiners), states)
-            refunds = await connection.fetch(
-                INSERT_REFUNDS_OF_FAILED, [row["request_id"] for row in joined]
-            )
-        due = {row["request_id"]: _refund(row) for row in refunds}
-        attached = {
-            row["nonce"]: Attached(
-                generation=generations[row["generation_id"]],
-                outcome=Outcome.JOINED,
-                created=False,
-                refund=due.get(row["request_id"]),
-            )
-            for row in joined
-        }
-        return [attached.get(nonce) for _, nonce, _, _ in joiners]
-
-    async def attach(
-        self, request_id: UUID, *, nonce: UUID, key: Key, page: ResolvedPage, units: int
-    ) -> Attached | None:
-        """Turn a charged intent into a waiter on a live generation, making one if there is none.
-
-        None when the intent is no longer the caller's: taken over, aborted or attached already.
-        """
-        async with self._database.transaction() as connection:
-            row = await connection.fetchrow(LOCK_REQUEST, request_id)
-            if row is None or row["state"] != RequestState.INTENT or row["nonce"] != nonce:
-                return None
-            request = _request(row)
-            generation, created = await _find_or_create(connection, request, key, page)
-            if created:
-                attached = Attached(
-                    generation=generation, outcome=Outcome.GENERATED, created=True, refund=None
-                )
-            else:
-                attached = await _reprice(connection, request, generation)
-            await connection.execute(
-                ATTACH_REQUEST,
-                request_id,
-                _state(generation),
-                attached.outcome,
-                generation.generation_id,
-                None if attached.refund else units,
-            )
-            return attached
-
-    async def lift(self, generation_id: UUID) -> None:
-        """Move a job that somebody waits for now into the interactive lane."""
-        async with self._database.connection() as connection:
-            await connection.execute(LIFT_GENERATION, generation_id)
-
     async def abort_stale_intents(self) -> int:
         async with self._database.transaction() as connection:
             tag = await connection.execute(ABORT_STALE_INTENTS, self._clocks.intent)
         return int(tag.rpartition(" ")[2])
-
-    async def read_refunds(self, *, after: int, limit: int) -> list[Refund]:
-        async with self._database.connection() as connection:
-            return [_refund(row) for row in await connection.fetch(READ_REFUNDS, after, limit)]
-
-    async def delete_refunds(self, outbox_ids: Sequence[int]) -> None:
-        async with self._database.connection() as connection:
-            await connection.execute(DELETE_REFUNDS, outbox_ids)
 
     async def has_asked(self, generation_id: UUID, user_id: str) -> bool:
         async with self._database.connection() as connection:
             return await connection.fetchval(HAS_ASKED, generation_id, user_id) is not None
 
 
-async def _find_or_create(
-    connection: Connection, request: Request, key: Key, page: ResolvedPage
-) -> tuple[Generation, bool]:
-    while True:  # until either statement finds it: the live one may end between the two
-        row = await connection.fetchrow(
-            INSERT_GENERATION,
-            *key_values(key),
-            page.images_count,
-            page.context_fingerprint,
-            request.user_id,
-            Lane.BACKGROUND if request.background else Lane.INTERACTIVE,
-        )
-        if row is not None:
-            return generation_from(row), True
-        row = await connection.fetchrow(LOCK_LIVE, *key_values(key))
-        if row is not None:
-            return generation_from(row), False
-
-
-async def _reprice(connection: Connection, request: Request, generation: Generation) -> Attached:
-    """The request was charged for making what somebody else has made: it pays for that instead."""
-    ready = generation.status is Status.READY
-    outcome = Outcome.CACHED if ready else Outcome.JOINED
-    row = await connection.fetchrow(
-        INSERT_REFUND,
-        request.request_id,
-        request.user_id,
-        "repriced",
-        outcome,
-        generation.generation_id,
-    )
-    assert row is not None
-    return Attached(generation=generation, outcome=outcome, created=False, refund=_refund(row))
-
-
-def _state(generation: Generation) -> RequestState:
-    return {
-        Status.GENERATING: RequestState.WAITING,
-        Status.READY: RequestState.SERVED,
-        Status.FAILED: RequestState.FAILED,
-    }[generation.status]
-
-
-def _request(row: asyncpg.Record) -> Request:
+def request_from(row: asyncpg.Record) -> Request:
     return Request(
         request_id=row["request_id"],
         user_id=row["user_id"],
@@ -428,16 +210,5 @@ def _request(row: asyncpg.Record) -> Request:
     )
 
 
-def _refund(row: asyncpg.Record) -> Refund:
-    return Refund(
-        outbox_id=row["outbox_id"],
-        request_id=row["request_id"],
-        user_id=row["user_id"],
-        reason=row["reason"],
-        served_as=Outcome(row["served_as"]) if row["served_as"] else None,
-        generation_id=row["generation_id"],
-    )
-
-
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+def columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]

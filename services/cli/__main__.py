@@ -112,11 +112,59 @@ def watch(generation_id: str, user: User, as_json: Json = False) -> None:
 
 
 @app.command()
+def request(request_id: str, user: User, as_json: Json = False) -> None:
+    """Tell the story of a request: how it was served and why, what it cost, how it went."""
+    from services.cli.ask import run_request
+
+    asyncio.run(run_request(request_id=request_id, user=user, as_json=as_json))
+
+
+@app.command()
 def quota(user: User, as_json: Json = False) -> None:
     """What a user may still ask for."""
     from services.cli.accounts import run_quota
 
     asyncio.run(run_quota(user=user, as_json=as_json))
+
+
+@app.command()
+def files(
+    user: User,
+    limit: Annotated[int, typer.Option(help="How many, newest first.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """What a user has uploaded."""
+    from services.cli.files import run_files
+
+    asyncio.run(run_files(user=user, limit=limit, as_json=as_json))
+
+
+@app.command()
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    grace: Annotated[
+        str,
+        typer.Option(help="Unused for this long: 30m, 12h, 7d; as in the settings unless told."),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Remove documents nobody refers to any more, bytes included."""
+    from services.cli.files import run_gc
+
+    asyncio.run(run_gc(dry_run=dry_run, grace=grace, as_json=as_json))
+
+
+@app.command()
+def backfill(
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Also those that could not be hashed before.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Hash files that are known without a hash; may be stopped and started at any time."""
+    from services.cli.files import run_backfill
+
+    asyncio.run(run_backfill(retry_failed=retry_failed, as_json=as_json))
 
 
 @app.command()

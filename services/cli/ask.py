@@ -14,6 +14,7 @@ from services.cli.show import (
     print_json,
     show_receipt,
     show_stickers,
+    show_story,
     show_upload,
 )
 from services.cli.terminal import make_console
@@ -92,6 +93,15 @@ async def run_watch(*, generation_id: str, user: str, as_json: bool) -> None:
         last = await follow(suite.watch(user, generation_id), as_json=as_json)
     if not as_json:
         show_stickers(make_console(), last.stickers)
+
+
+async def run_request(*, request_id: str, user: str, as_json: bool) -> None:
+    async with connected() as suite:
+        story = await suite.request(user, request_id)
+    if as_json:
+        print_json("request", story)
+    else:
+        show_story(make_console(), story)
 
 
 async def follow(

@@ -110,6 +110,11 @@ class SuiteClient:
             else:
                 return
 
+    async def request(self, user: str, request_id: str) -> cache_pb2.DescribeRequestResponse:
+        request = cache_pb2.DescribeRequestRequest(user_id=user, request_id=request_id)
+        with self._asking("cache"):
+            return await self._cache.DescribeRequest(request)
+
     async def quota(self, user: str) -> quota_pb2.GetQuotaStatusResponse:
         request = quota_pb2.GetQuotaStatusRequest(user_id=user)
         with self._asking("quota"):

@@ -123,6 +123,21 @@ def show_receipt(console: Console, answer: cache_pb2.ExplainPageResponse) -> Non
             console.print(Text(_warning(limit), style="yellow"))
 
 
+def show_story(console: Console, story: cache_pb2.DescribeRequestResponse) -> None:
+    state = enum_word(cache_pb2.RequestState.Name(story.state), "REQUEST_STATE_")
+    title = f"{state}, {count(story.units, 'unit')}, page {story.page} of {story.pdf_hash[:12]}…"
+    console.print(Text(title, style="bold"))
+    for sentence in story.story:
+        console.print(Text(f"  {sentence}"))
+    clocks = Table.grid(padding=(0, 2))
+    for name in ("run_after", "queue_deadline_at", "leased_until", "deadline_at"):
+        if story.clocks.HasField(name):
+            words = enum_word(name, "").removesuffix(" at")
+            clocks.add_row(Text(words, style="dim"), moment(getattr(story.clocks, name)))
+    if clocks.row_count:
+        console.print(clocks)
+
+
 def show_upload(console: Console, answer: registry_pb2.UploadDocumentResponse) -> None:
     note = enum_word(registry_pb2.UploadNote.Name(answer.note), "UPLOAD_NOTE_")
     pages = count(answer.document.total_pages, "page")

@@ -12,8 +12,8 @@ from services.runtime.auth import USER_SCOPE, Signer
 from services.runtime.errors import InvalidInput
 from services.runtime.validation import parse_identity
 
-# "cache" is for the Cache itself, where it is deployed without `glossa up`.
-SCOPES = ("gateway", "worker", "admin", "cache")
+# "cache" and "registry" are for those services themselves, deployed without `glossa up`.
+SCOPES = ("gateway", "worker", "admin", "cache", "registry")
 DEFAULT_SCOPE = "gateway"
 SUBJECT = "glossa-cli"
 LONGEST = timedelta(days=365)
@@ -48,17 +48,18 @@ def parse_lifetime(written: str) -> timedelta:
 
 
 class MintedToken:
-    """The command line's own gateway token, renewed well before it expires."""
+    """The command line's own token, renewed well before it expires."""
 
-    def __init__(self, signer: Signer) -> None:
+    def __init__(self, signer: Signer, scope: str = DEFAULT_SCOPE) -> None:
         self._signer = signer
+        self._scope = scope
         self._token = ""
         self._renew_at = 0.0
 
     def token(self) -> str:
         if time.monotonic() >= self._renew_at:
             self._token = self._signer.sign(
-                subject=SUBJECT, scopes=["gateway"], lifetime=OWN_LIFETIME
+                subject=SUBJECT, scopes=[self._scope], lifetime=OWN_LIFETIME
             )
             self._renew_at = time.monotonic() + OWN_LIFETIME.total_seconds() / 2
         return self._token

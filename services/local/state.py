@@ -15,8 +15,8 @@ from services.local.layout import METRICS_PORT_VARIABLE, PORT_VARIABLE, SERVICES
 from services.runtime.auth import Signer, generate_keys
 
 TOKEN_LIFETIME = timedelta(hours=24)
-# What each service may do at the others; Registry and Quota call nobody.
-SERVICE_TOKENS = {"cache": "cache", "worker": "worker"}
+# What each service may do at the others; Quota calls nobody.
+SERVICE_TOKENS = {"registry": "registry", "cache": "cache", "worker": "worker"}
 RUN_ANOTHER = f"set GLOSSA_STATE_DIR, {PORT_VARIABLE} and {METRICS_PORT_VARIABLE} to run another"
 
 
@@ -104,6 +104,13 @@ class State:
             write_private(file, json.dumps(made))
         passwords: dict[str, str] = json.loads(file.read_text())
         return passwords
+
+    def callback_secret(self) -> str:
+        """What callbacks are signed with; made once, for receivers to be given."""
+        file = self.root / "keys" / "callback.secret"
+        if not file.exists():
+            write_private(file, secrets.token_urlsafe(32))
+        return file.read_text().strip()
 
     @contextmanager
     def announced(self, addresses: Mapping[str, str]) -> Iterator[None]:

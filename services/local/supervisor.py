@@ -32,6 +32,7 @@ STOP_ORDER = ("worker", "cache", "quota", "registry")
 # Only who asks the model needs its key, and only we need the address of the whole database.
 MODEL_SECRETS = {"OPENAI_API_KEY"}
 MODEL_USERS = {"cache", "worker"}
+CALLBACK_SECRET = "GLOSSA_CALLBACK_SECRET"  # noqa: S105 - the name of one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,10 @@ class SuitePlan:
     @property
     def store_url(self) -> str:
         return self.environment.get("GLOSSA_STORE_URL") or self.state.objects.as_uri()
+
+    @property
+    def callback_secret(self) -> str:
+        return self.environment.get(CALLBACK_SECRET) or self.state.callback_secret()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +105,8 @@ def check_ports(ports: Ports) -> None:
 
 def service_environment(plan: SuitePlan, service: str, database_url: str) -> dict[str, str]:
     """Everything a service reads from its environment."""
-    hidden = {"DATABASE_URL"} | (set() if service in MODEL_USERS else MODEL_SECRETS)
+    hidden = {"DATABASE_URL", CALLBACK_SECRET}
+    hidden |= set() if service in MODEL_USERS else MODEL_SECRETS
     inherited = {name: value for name, value in plan.environment.items() if name not in hidden}
     addresses = plan.ports.addresses().items()
     return inherited | {
@@ -115,6 +121,7 @@ def service_environment(plan: SuitePlan, service: str, database_url: str) -> dic
         "GLOSSA_STATE_DIR": str(plan.state.root),
         "PYTHONUNBUFFERED": "1",
         **{f"GLOSSA_{name.upper()}_ADDRESS": address for name, address in addresses},
+        **({CALLBACK_SECRET: plan.callback_secret} if service == "registry" else {}),
     }
 
 

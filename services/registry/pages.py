@@ -96,7 +96,7 @@ class Pages:
         if keys:
             looked = await self._detecting.run(keys, self._look)
             seen |= {page: found for (_, page), found in looked.items()}
-        return {page: seen[page] for page in wanted}
+        return seen
 
     async def _look(self, keys: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Seen]:
         pdf_hash = keys[0][0]

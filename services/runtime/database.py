@@ -93,9 +93,9 @@ class Database:
 
         async with self.connection() as connection:
             connection.add_termination_listener(lambda _: lost.set())
-            for channel in channels:
-                await connection.add_listener(channel, hear)
             try:
+                for channel in channels:
+                    await connection.add_listener(channel, hear)
                 await lost.wait()
             finally:
                 for channel in channels:

@@ -27,6 +27,9 @@ from services.runtime.settings import ServiceSettings
 
 log = structlog.get_logger()
 
+# Calls that have arrived and wait for the loop to take them up.
+_MOST_PENDING = 100_000
+
 Settings = TypeVar("Settings", bound=ServiceSettings)
 
 
@@ -128,6 +131,10 @@ def _build_server(
         options=[
             # Otherwise a second server on a taken port binds silently.
             ("grpc.so_reuseport", 0),
+            # Otherwise a crowd of more than a thousand meets resets (CANCELLED) that no handler
+            # has seen; what is too much is refused by the limit above, in words.
+            ("grpc.server.max_pending_requests", _MOST_PENDING),
+            ("grpc.server.max_pending_requests_hard_limit", _MOST_PENDING),
             ("grpc.max_receive_message_length", config.max_message_bytes),
             ("grpc.max_send_message_length", 4 * config.max_message_bytes),
             ("grpc.max_metadata_size", 16 * 1024),

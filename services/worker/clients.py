@@ -1,6 +1,6 @@
 """The other services as the Worker sees them; deadlines live here."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import zip_longest
@@ -101,7 +101,7 @@ class Jobs:
 
     async def lease_jobs(
         self, credits_given: AsyncIterator[int], *, until_empty: bool = False
-    ) -> AsyncIterator[Job]:
+    ) -> AsyncGenerator[Job, None]:
         """Jobs as they come, one for each credit; ends after the credits end or the server does.
 
         With `until_empty` it also ends when there is nothing to be done.

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -75,13 +75,42 @@ class LeaseLoop:
 
         Whatever stops it leaves running attempts to `drain`.
         """
-        taken = 0
-        async for job in self._jobs.lease_jobs(self._stream_of_credits(), until_empty=True):
-            self._start(job)
-            taken += 1
+        taken, empty = 0, False
+        while not empty:
+            while (free := self._concurrency - len(self._running)) == 0:
+                await self._wait_for_attempts(asyncio.FIRST_COMPLETED)
+            found = await self._take_some(free)
+            taken, empty = taken + found, found < free
         while self._running:
-            await asyncio.wait([running.task for running in self._running.values()])
+            await self._wait_for_attempts(asyncio.ALL_COMPLETED)
         return taken
+
+    async def _take_some(self, most: int) -> int:
+        """Takes as many jobs, or all there are; answers how many.
+
+        On a stream of its own: gRPC for Python takes it for a failure when we send credits while
+        the Cache ends the stream because there is nothing left.
+        """
+        found, done = 0, asyncio.Event()
+
+        async def credits_once() -> AsyncIterator[int]:
+            yield most
+            await done.wait()
+
+        async with aclosing(self._jobs.lease_jobs(credits_once(), until_empty=True)) as jobs:
+            try:
+                async for job in jobs:
+                    self._start(job)
+                    found += 1
+                    if found == most:
+                        break
+            finally:
+                done.set()
+        return found
+
+    async def _wait_for_attempts(self, which: str) -> None:
+        tasks = [running.task for running in self._running.values()]
+        await asyncio.wait(tasks, return_when=which)
 
     @asynccontextmanager
     async def renewing(self) -> AsyncIterator[None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -39,20 +40,22 @@ class NoOpWorker:
     def __init__(self, channel: grpc.aio.Channel, bearer: grpc.aio.Metadata) -> None:
         self._stub = JobServiceStub(channel)
         self._bearer = bearer
+        # A stream takes one message at a time.
+        self._writing = asyncio.Lock()
         self.accepted = 0
 
     async def drain(self, jobs: int) -> None:
         """Lease and complete until so many results are accepted."""
         stream = self._stub.LeaseJobs(metadata=self._bearer)
         for _ in range(IN_FLIGHT):
-            await stream.write(jobs_pb2.LeaseJobsRequest(worker_id="bench", credits=BATCH))
+            await stream.write(more(BATCH))
         async with asyncio.TaskGroup() as completing:
             leases: list[jobs_pb2.Lease] = []
             taken = 0
             while taken < jobs:
                 response = await stream.read()
                 assert isinstance(response, jobs_pb2.LeaseJobsResponse), "the stream has ended"
-                found = leases_of(response)
+                found = [job.lease for job in response.jobs]
                 taken += len(found)
                 leases += found
                 while len(leases) >= BATCH or (leases and taken == jobs):
@@ -60,7 +63,7 @@ class NoOpWorker:
                     completing.create_task(self._complete(batch, stream))
         stream.cancel()
 
-    async def _complete(self, leases: Sequence[jobs_pb2.Lease], stream: object) -> None:
+    async def _complete(self, leases: Sequence[jobs_pb2.Lease], stream: Any) -> None:
         items = [
             jobs_pb2.CompleteJobsRequest.Item(lease=lease, stickers=[STICKER]) for lease in leases
         ]
@@ -68,10 +71,9 @@ class NoOpWorker:
             jobs_pb2.CompleteJobsRequest(worker_id="bench", items=items), metadata=self._bearer
         )
         self.accepted += list(response.verdicts).count(jobs_pb2.JOB_VERDICT_ACCEPTED)
-        await stream.write(  # type: ignore[attr-defined]
-            jobs_pb2.LeaseJobsRequest(worker_id="bench", credits=len(leases))
-        )
+        async with self._writing:
+            await stream.write(more(len(leases)))
 
 
-def leases_of(response: jobs_pb2.LeaseJobsResponse) -> list[jobs_pb2.Lease]:
-    return [response.job.lease]
+def more(credits_: int) -> jobs_pb2.LeaseJobsRequest:
+    return jobs_pb2.LeaseJobsRequest(worker_id="bench", credits=credits_, batched=True)

@@ -83,7 +83,7 @@ async def _process(environment: dict[str, str]) -> AsyncIterator[tuple[int, grpc
     )
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            while not await is_serving(channel):
+            while not await is_serving(channel):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             yield process.pid, channel
     finally:

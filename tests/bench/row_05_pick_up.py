@@ -18,7 +18,7 @@ from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
 from tests.bench.documents import lecture, upload
-from tests.bench.no_op_worker import leases_of
+from tests.bench.no_op_worker import more
 from tests.bench.peer import running_pgqueuer
 from tests.bench.stand import UNLIMITED, Stand, open_stand
 
@@ -45,11 +45,12 @@ class Line:
     async def open(self) -> None:
         registry = RegistryServiceStub(await self._stand.channel("registry"))
         self._cache = CacheServiceStub(await self._stand.channel("cache"))
-        jobs = JobServiceStub(await self._stand.channel("cache"))
+        self._jobs = JobServiceStub(await self._stand.channel("cache"))
+        self._worker = self._stand.bearer("worker")
         self._gateway = self._stand.bearer("gateway")
         content = lecture(WARM_UP + TIMES * ROUNDS)
         self._hash = await upload(registry, self._gateway, user="alice", content=content)
-        self._stream = jobs.LeaseJobs(metadata=self._stand.bearer("worker"))
+        self._stream = self._jobs.LeaseJobs(metadata=self._worker)
         for _ in range(WARM_UP):
             await self.pick_up()
 
@@ -57,15 +58,24 @@ class Line:
         """Seconds from the commit to the job arriving here; both clocks are this machine's."""
         self._page += 1
         request_id = uuid4()
-        await self._stream.write(jobs_pb2.LeaseJobsRequest(worker_id="bench", credits=1))
+        await self._stream.write(more(1))
         await asyncio.sleep(IDLE_SECONDS)
         asking = asyncio.create_task(self._ask(request_id))
         response = await self._stream.read()
         arrived = time.time()
         assert isinstance(response, jobs_pb2.LeaseJobsResponse), "the stream has ended"
-        assert leases_of(response)[0].generation_id == await asking
+        [job] = response.jobs
+        assert job.lease.generation_id == await asking
         committed: float = await self._admin.fetchval(COMMITTED, request_id)
+        await self._complete(job.lease)
         return arrived - committed
+
+    async def _complete(self, lease: jobs_pb2.Lease) -> None:
+        """So that its lease does not run out and bring it back."""
+        item = jobs_pb2.CompleteJobsRequest.Item(lease=lease)
+        await self._jobs.CompleteJobs(
+            jobs_pb2.CompleteJobsRequest(worker_id="bench", items=[item]), metadata=self._worker
+        )
 
     async def _ask(self, request_id: UUID) -> str:
         answer = await self._cache.ExplainPage(

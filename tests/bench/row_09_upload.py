@@ -9,7 +9,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import grpc
@@ -25,6 +25,8 @@ LEAST_SPEED = 0.5
 MOST_GROWTH_MB = 64
 SINK = "--sink"
 METHOD = "/bench.Sink/Upload"
+
+Sending = Callable[[AsyncIterator[pb.UploadDocumentRequest]], Awaitable[pb.File]]
 
 
 def large_pdf() -> bytes:
@@ -65,7 +67,7 @@ async def serve_sink() -> None:
 
 
 @asynccontextmanager
-async def sink() -> AsyncIterator[grpc.aio.StreamUnaryMultiCallable]:
+async def sink() -> AsyncIterator[Sending]:
     """The sink in a process of its own, as the Registry is."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.bench.row_09_upload", SINK), stdout=asyncio.subprocess.PIPE
@@ -84,7 +86,7 @@ async def sink() -> AsyncIterator[grpc.aio.StreamUnaryMultiCallable]:
         await process.wait()
 
 
-async def into_sink(upload: grpc.aio.StreamUnaryMultiCallable, content: bytes) -> float:
+async def into_sink(upload: Sending, content: bytes) -> float:
     async def parts() -> AsyncIterator[pb.UploadDocumentRequest]:
         for piece in pieces(content):
             yield pb.UploadDocumentRequest(chunk=piece)

@@ -137,12 +137,12 @@ async def test_a_worker_that_vanishes_on_the_last_attempt_costs_nobody_anything(
     await house.suite.explain("bob", pdf_hash)
     async with opened(databases) as database:
         for attempt in (1, 2, 3):
-            [job] = await jobs_until_empty(house.worker)
+            [job] = await jobs_until_empty(Worker(house.suite, f"worker-{attempt}"))
             assert job.lease.attempt == attempt
             await let_lease_run_out(house, generation_id)
             if attempt < 3:
                 await sweep(house, database)  # leaves it to the next worker
-        assert await jobs_until_empty(house.worker) == []
+        assert await jobs_until_empty(Worker(house.suite, "worker-4")) == []
         await sweep(house, database)
 
     failed = await row(house, generation_id)
@@ -290,3 +290,18 @@ async def test_the_log_tells_the_story_of_a_lock(house: House, log: LogCapture) 
 
 def unchanged(before: Row, after: Row) -> bool:
     return {**before, "read_at": None} == {**after, "read_at": None}
+
+
+async def test_who_let_a_lease_run_out_is_asked_last(house: House) -> None:
+    """A frozen worker whose stream is open must not use up one attempt after the other."""
+    _, generation_id = await started(house, "alice")
+    await house.worker.lease()
+    await let_lease_run_out(house, generation_id)
+
+    assert await jobs_until_empty(house.worker) == []
+    await pass_time(house, generation_id, seconds=30)
+    [alone] = await jobs_until_empty(house.worker)  # nobody else has wanted it
+    await let_lease_run_out(house, generation_id)
+    [other] = await jobs_until_empty(Worker(house.suite, "worker-2"))
+
+    assert (alone.lease.attempt, other.lease.attempt) == (2, 3)

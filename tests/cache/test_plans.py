@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from services.cache import (
+    attach_store,
     generation_store,
     job_store,
     queue_store,
@@ -126,7 +127,7 @@ CASES = {
         "requests_pkey",
     ),
     "INSERT_GENERATION": case(
-        request_store.INSERT_GENERATION,
+        attach_store.INSERT_GENERATION,
         f"{A_KEY}, 0, '', 'owner1', 0",
         "generation_owner_turns_idx",
         "generation_turns_idx",

@@ -15,6 +15,7 @@ from glossa.quota.v1 import quota_pb2
 from glossa.registry.v1 import registry_pb2
 
 from services.cache.__main__ import compose
+from services.cache.attach_store import AttachStore
 from services.cache.config import Config
 from services.cache.domain import SHARED_SCOPE, Ask, Key, Outcome, Request, ResolvedPage
 from services.cache.request_store import RequestStore
@@ -188,7 +189,7 @@ async def test_a_taken_over_intent_cannot_be_attached_by_its_former_holder(
     async with open_database(databases["cache"], application_name="test") as database:
         store = RequestStore(database, Config.model_construct().clocks())
         assert await store.take_over_intent(request_id) is not None
-        attached = await store.attach(
+        attached = await AttachStore(database).attach(
             request_id, nonce=slow.nonce, key=key, page=page_of(pdf_hash), units=1
         )
 
@@ -309,7 +310,7 @@ async def test_a_generation_cannot_end_while_somebody_is_being_written_down_for_
     await house.admin.execute(STOP_REQUEST)
     blocker = await asyncpg.connect(admin_url)
     async with open_database(databases["cache"], application_name="test") as database:
-        store = RequestStore(database, Config.model_construct().clocks())
+        store = AttachStore(database)
         async with blocker.transaction():
             await blocker.execute("SELECT pg_advisory_xact_lock(1)")
             joining = asyncio.create_task(

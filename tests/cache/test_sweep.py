@@ -232,11 +232,15 @@ async def test_a_retired_result_can_be_read_for_thirty_days(
         cache_pb2.InvalidateGenerationsRequest(pdf_hash=pdf_hash),
         metadata=house.suite.bearer("admin"),
     )
-    await grow_old(house, generation_id, days=29.9)
+    await house.admin.execute(
+        "UPDATE cache.requests SET updated_at = updated_at - interval '31 days'"
+    )
+    await pass_time(house, generation_id, days=29.9)
     await sweep(house, database)
+    assert await count(house, "requests") == 0
     assert (await house.suite.generation(generation_id)).stickers
 
-    await grow_old(house, generation_id, days=0.2)
+    await pass_time(house, generation_id, days=0.2)
     await sweep(house, database)
     async with refused(grpc.StatusCode.NOT_FOUND, "GENERATION_NOT_FOUND"):
         await house.suite.generation(generation_id)

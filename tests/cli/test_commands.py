@@ -169,6 +169,25 @@ def test_quota_counts_what_was_asked(up: Up, lecture: Path) -> None:
     assert "eve has 999 units left" in shown
 
 
+def test_a_request_has_a_story(up: Up, lecture: Path) -> None:
+    [*_, answer] = [
+        line
+        for line in json_lines(glossa(up, "explain", str(lecture), "--user", "noor", "--json"))
+        if line["type"] == "explain"
+    ]
+    request_id = answer["request_id"]
+
+    [story] = json_lines(glossa(up, "request", request_id, "--user", "noor", "--json"))
+    shown = glossa(up, "request", request_id, "--user", "noor").stdout
+    foreign = glossa(up, "request", request_id, "--user", "mallory")
+
+    assert (story["state"], story["units"]) == ("REQUEST_STATE_SERVED", 1)
+    assert "served, 1 unit, page 1 of" in shown
+    assert "It has been served." in shown
+    assert foreign.returncode == 1
+    assert "REQUEST_NOT_FOUND" in foreign.stderr
+
+
 def test_the_ledger_tells_what_was_charged(up: Up, lecture: Path) -> None:
     glossa(up, "explain", str(lecture), "--user", "lea")
 

@@ -3,14 +3,16 @@
 import asyncio
 import os
 import signal
+import urllib.request
 from collections import Counter
 
 import grpc
 import pytest
-from glossa.cache.v1 import cache_pb2
+from glossa.cache.v1 import cache_pb2, jobs_pb2
 from glossa.quota.v1 import quota_pb2
 from glossa.registry.v1 import registry_pb2
 from glossa.worker.v1 import worker_pb2
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import Street
 from tests.suite import Suite, lecture
@@ -133,3 +135,67 @@ async def test_killing_the_worker_in_the_middle_is_seen_once_and_charged_once(
         "SELECT count(*) FROM quota.ledger_entries WHERE user_id = 'alice' AND kind = 'charge'"
     )
     assert charges == 1
+
+
+async def test_a_frozen_worker_changes_nothing_when_it_wakes(street: Street) -> None:
+    suite, model = street.suite, street.model
+    uploaded = await suite.upload("alice", lecture(PAGE))
+    model.gate.clear()
+    answer = await suite.explain("alice", uploaded.file.pdf_hash)
+    await model.wait_for_calls(1)
+    worker = street.up.pid_of("services.worker")
+    before = await leases_lost(street)
+
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        job = await lease_as(suite, "another-worker")  # comes when the first lease has run out
+        completed = await complete_as(suite, "another-worker", job, title="Fresh")
+        ready = await suite.generation(answer.generation_id)
+        model.gate.set()  # the answer waits for the frozen one
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    while await leases_lost(street) == before:  # noqa: ASYNC110 - a counter gives no event
+        await asyncio.sleep(0.05)
+
+    assert completed == jobs_pb2.JOB_VERDICT_ACCEPTED
+    assert job.lease.attempt == 2
+    assert ready.status == cache_pb2.GENERATION_STATUS_READY
+    assert await suite.generation(answer.generation_id) == ready
+    assert [sticker.title for sticker in ready.stickers] == ["Fresh"]
+    assert await street.balance("alice") == 999
+    # And it is a worker like any other again.
+    other = await suite.explain("alice", (await suite.upload("alice", lecture(PAGE))).file.pdf_hash)
+    events = await watch(suite, "alice", other.generation_id)
+    assert events[-1].status == cache_pb2.GENERATION_STATUS_READY
+
+
+async def leases_lost(street: Street) -> float:
+    """What the Cache's metrics port says, over all calls."""
+    url = f"http://{street.up.ports.metrics_address('cache')}/metrics"
+    with await asyncio.to_thread(urllib.request.urlopen, url) as page:
+        families = text_string_to_metric_families(page.read().decode())
+    samples = [sample for family in families for sample in family.samples]
+    return sum(one.value for one in samples if one.name == "glossa_cache_leases_lost_total")
+
+
+async def lease_as(suite: Suite, worker_id: str) -> jobs_pb2.Job:
+    stream = suite.jobs.LeaseJobs(metadata=suite.bearer("worker"))
+    await stream.write(jobs_pb2.LeaseJobsRequest(worker_id=worker_id, credits=1))
+    response = await stream.read()
+    assert isinstance(response, jobs_pb2.LeaseJobsResponse)
+    stream.cancel()
+    return response.job
+
+
+async def complete_as(
+    suite: Suite, worker_id: str, job: jobs_pb2.Job, *, title: str
+) -> "jobs_pb2.JobVerdict.ValueType":
+    sticker = cache_pb2.Sticker(
+        sticker_id="s1", kind=cache_pb2.STICKER_KIND_TERM, title=title, body_markdown="Disorder."
+    )
+    item = jobs_pb2.CompleteJobsRequest.Item(lease=job.lease, stickers=[sticker])
+    response = await suite.jobs.CompleteJobs(
+        jobs_pb2.CompleteJobsRequest(worker_id=worker_id, items=[item]),
+        metadata=suite.bearer("worker"),
+    )
+    return response.verdicts[0]

@@ -27,9 +27,10 @@ def mode(path: Path) -> int:
 def test_nobody_else_may_list_the_folder_or_read_a_secret(state: State) -> None:
     state.refresh_tokens()
     state.passwords()
+    state.callback_secret()
     secrets = [path for path in state.root.rglob("*") if path.is_file()]
 
-    assert len(secrets) == 2 + len(SERVICE_TOKENS) + 1
+    assert len(secrets) == 2 + len(SERVICE_TOKENS) + 2
     assert {mode(path) for path in secrets} == {0o600}
     assert mode(state.root) & 0o066 == 0
     assert {mode(path) for path in state.root.iterdir() if path.is_dir()} == {0o700}

@@ -145,11 +145,15 @@ async def test_migrate_tells_machines_what_it_applied_where(
 def test_a_service_is_given_only_the_secrets_it_needs(folder: Path) -> None:
     secrets = {"DATABASE_URL": "postgresql://admin", "OPENAI_API_KEY": "sk"}
     plan = plan_from(environment(folder, free_ports()) | secrets)
+    plan.state.prepare()
     given = {name: service_environment(plan, name, f"own-{name}") for name in SERVICES}
 
     assert all("DATABASE_URL" not in variables for variables in given.values())
     assert {name for name in SERVICES if "OPENAI_API_KEY" in given[name]} == {"cache", "worker"}
     assert given["quota"]["GLOSSA_DATABASE_URL"] == "own-quota"
+    signs = "GLOSSA_CALLBACK_SECRET"
+    assert {name for name in SERVICES if signs in given[name]} == {"registry"}
+    assert service_environment(plan, "registry", "again")[signs] == given["registry"][signs]
 
 
 def test_a_taken_port_is_told_before_anything_starts(folder: Path, taken_ports: Ports) -> None:

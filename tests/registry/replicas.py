@@ -1,5 +1,6 @@
 """Registries of a test's own, and what tests ask them about everything they keep."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,6 +48,12 @@ async def replica(
     ):
         served = Registry(stub=RegistryServiceStub(channel), keys=keys, config=config)
         yield served.as_service("gateway")
+
+
+async def until_none(registry: Registry, sql: str) -> None:
+    """Wait until a query finds nothing any more; another process decides when."""
+    while await registry.rows(sql):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def collect(registry: Registry, **request: Any) -> pb.CollectGarbageResponse:

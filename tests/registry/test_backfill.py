@@ -123,13 +123,13 @@ async def test_a_file_is_hashed_on_first_use_by_everybody_at_once_once(
 async def test_every_first_use_hashes(own: Registry, someone: pb.Owner, rpc: str) -> None:
     content = pdfs.unique_pdf(f"first use by {rpc}")
     file_id = await take_over(own, someone, content)
-    more: dict[str, Any] = {
+    needed: dict[str, dict[str, Any]] = {
         "GetFile": {},
         "ResolvePage": {"page": 1},
         "BatchGetPageMetadata": {"pages": [1]},
         "AddReference": {"ref_type": "lecture", "ref_id": str(uuid4())},
-    }[rpc]
-    request = getattr(pb, f"{rpc}Request")(owner=someone, file_id=file_id, **more)
+    }
+    request = getattr(pb, f"{rpc}Request")(owner=someone, file_id=file_id, **needed[rpc])
     await own.call(rpc, request)
     assert (await own.rows("SELECT content_hash FROM registry.files")) == [(hash_of(content),)]
 

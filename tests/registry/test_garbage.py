@@ -1,4 +1,4 @@
-"""What nobody refers to goes, bytes included; what somebody refers to never does; drift is found."""
+"""What nobody refers to goes, bytes included; what is held never does; drift is found."""
 
 import asyncio
 import os
@@ -24,6 +24,7 @@ from tests.registry.replicas import (
     collect,
     kept_hashes,
     replica,
+    until_none,
 )
 from tests.registry.test_upload import counts, hash_of, stored
 from tests.suite import Keys
@@ -80,8 +81,7 @@ async def test_the_registry_collects_by_itself(
     settings: dict[str, Any] = {"garbage_every_seconds": 0.05, "garbage_grace_seconds": 0}
     async with replica(databases, keys, tmp_path, **settings) as registry:
         await upload_and_delete(registry, pdfs.unique_pdf("by itself"), someone)
-        while await registry.rows("SELECT 1 FROM registry.canonical_documents"):
-            await asyncio.sleep(0.01)
+        await until_none(registry, "SELECT 1 FROM registry.canonical_documents")
         assert kept_hashes(registry) == set()
 
 
@@ -138,7 +138,7 @@ async def the_cache(calls: list[Any], failures: int = 0) -> AsyncIterator[str]:
             return cache_pb2.InvalidateGenerationsResponse()
 
     server = grpc.aio.server()
-    add_CacheServiceServicer_to_server(Cache(), server)
+    add_CacheServiceServicer_to_server(Cache(), server)  # type: ignore[abstract]
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -159,8 +159,7 @@ async def test_the_cache_is_told_of_a_collected_document_until_it_has_heard(
     ):
         await upload_and_delete(registry, content, someone)
         await collect(registry)
-        while await registry.rows("SELECT 1 FROM registry.collected_documents"):
-            await asyncio.sleep(0.01)
+        await until_none(registry, "SELECT 1 FROM registry.collected_documents")
     assert {(pdf_hash, reason) for pdf_hash, reason, _ in calls} == {
         (hash_of(content), "DOCUMENT_COLLECTED")
     }
@@ -182,15 +181,14 @@ async def test_a_document_that_came_back_is_not_told_of(
         the_cache(calls) as address,
         replica(databases, keys, tmp_path, cache_address=address, **settings) as registry,
     ):
-        while await registry.rows("SELECT 1 FROM registry.collected_documents"):
-            await asyncio.sleep(0.01)
+        await until_none(registry, "SELECT 1 FROM registry.collected_documents")
     assert [call[0] for call in calls] == [hash_of(gone)]
 
 
 async def test_an_upload_during_its_documents_collection_ends_with_bytes(
     own: Registry, someone: pb.Owner, another: pb.Owner
 ) -> None:
-    """Collection has announced itself and waits for the lock; the upload must not trust the bytes."""
+    """Collection is announced and waits for the lock: the upload must not trust the bytes."""
     content = pdfs.unique_pdf("in between")
     await upload_and_delete(own, content, someone)
     async with own.document_locked(hash_of(content)) as until_waiting:

@@ -33,7 +33,7 @@ CALLING: dict[str, Any] = {
 
 
 async def until(happened: Callable[[], Awaitable[bool]]) -> None:
-    while not await happened():
+    while not await happened():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 

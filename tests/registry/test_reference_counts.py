@@ -1,4 +1,4 @@
-"""Whatever happens at the same time, references are counted exactly and bytes are where they belong.
+"""Whatever happens at once, references are counted exactly and bytes are where they belong.
 
 Random interleavings on two replicas over one database: every look from outside, at any instant,
 must find count and references in agreement; at the end, exactly the bytes somebody refers to.

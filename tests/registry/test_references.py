@@ -248,7 +248,8 @@ async def test_files_are_listed_newest_first_in_pages(
             for n in range(5)
         ]
     seen: list[pb.File] = []
-    sizes, token = [], ""
+    sizes: list[int] = []
+    token = ""
     while not sizes or token:
         request = pb.ListFilesRequest(owner=someone, page_size=2, page_token=token)
         page = await registry.call("ListFiles", request)

@@ -2,17 +2,23 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import obstore
 import pytest
+from glossa.registry.v1 import registry_pb2 as pb
 from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
 
 from services.registry.objects import NoSuchSource, Objects, key, open_objects
 from services.runtime.errors import DependencyDown
+from tests.registry import pdfs
+from tests.registry.replicas import check_health, collect, replica
 from tests.registry.test_objects import put, read
+from tests.registry.test_references import downloaded
+from tests.registry.test_upload import hash_of
+from tests.suite import Keys
 
 HASHES = [digit * 64 for digit in "0123"]
 
@@ -93,3 +99,23 @@ async def test_a_bucket_that_is_not_there_is_the_stores_trouble(
         with pytest.raises(DependencyDown) as trouble:
             await put(objects, HASHES[0], b"content")
     assert trouble.value.reason == "OBJECT_STORE_UNAVAILABLE"
+
+
+async def test_a_registry_over_s3_takes_in_reads_collects_and_counts(
+    databases: Mapping[str, str], keys: Keys, tmp_path: Path, bucket: str, someone: pb.Owner
+) -> None:
+    kept, gone = pdfs.unique_pdf("kept in a bucket"), pdfs.unique_pdf("gone from a bucket")
+    async with replica(databases, keys, tmp_path, store_url=f"s3://{bucket}/x") as registry:
+        await registry.upload(kept, someone)
+        file_id = (await registry.upload(gone, someone)).file.file_id
+        for content in (kept, gone):
+            request = pb.ResolvePageRequest(owner=someone, pdf_hash=hash_of(content), page=1)
+            assert (await registry.call("ResolvePage", request)).total_pages == 1
+        await registry.call("DeleteFile", pb.DeleteFileRequest(owner=someone, file_id=file_id))
+        assert (await collect(registry)).documents == 1
+        assert (await check_health(registry)).findings_count == 0
+        _, received = await downloaded(registry, owner=someone, pdf_hash=hash_of(kept))
+        assert received == kept
+    async with open_objects(f"s3://{bucket}/x", spool_dir=tmp_path) as objects:
+        left = [one.pdf_hash async for piece in objects.list_objects() for one in piece]
+    assert left == [hash_of(kept)]

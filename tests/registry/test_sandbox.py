@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from services.registry import metrics
 from services.registry.domain import PageMetadata
 from services.registry.errors import PdfError, PdfReaderLost, PdfStalled, PdfTimeout, PdfUnreadable
 from services.registry.sandbox import PdfSandbox, SandboxLimits, open_sandbox, read_only
@@ -187,6 +188,29 @@ async def test_a_file_that_cannot_be_opened_is_not_tried_page_by_page(sandbox: P
     with handed_over(pdfs.GARBAGE) as file:
         seen = await sandbox.describe(file, [1, 2, 3])
     assert [type(error) for error in seen.values()] == [PdfUnreadable] * 3
+
+
+def killed(by: str) -> float:
+    return float(metrics.pdf_children_killed.labels(by)._value.get())
+
+
+async def test_what_ended_a_child_is_counted() -> None:
+    causes = ("computing_time", "wall_clock", "somebody_else")
+    before = {by: killed(by) for by in causes}
+    endless = pdfs.endless_pdf()
+    async with open_sandbox(SandboxLimits(children=1, cpu_seconds=1)) as sandbox:
+        with handed_over(endless) as file:
+            await sandbox.describe(file, [1])
+    limits = SandboxLimits(children=1, cpu_seconds=600, wall_seconds=3.0)
+    async with open_sandbox(limits) as sandbox:
+        await sandbox.warm()
+        [pid] = sandbox.pids
+        with handed_over(endless) as file:
+            task = asyncio.create_task(sandbox.describe(file, [1]))
+            await until_busy(pid)
+            os.kill(pid, signal.SIGKILL)
+            await task  # tried again, by another child that is given up by the clock
+    assert {by: killed(by) - before[by] for by in causes} == dict.fromkeys(causes, 1.0)
 
 
 async def test_an_answer_longer_than_agreed_is_too_complex() -> None:

@@ -1,8 +1,7 @@
 """Taking jobs and keeping leases: credits, renewals, lost leases, broken streams, drain."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 
 import pytest
 from glossa.cache.v1 import cache_pb2, jobs_pb2
@@ -11,6 +10,7 @@ from prometheus_client import REGISTRY
 from tests.fake_openai import FakeOpenAI
 from tests.suite import Suite, lecture
 from tests.worker.conftest import StartWorker
+from tests.worker.proxy import proxied
 from tests.worker.waiting import until
 
 
@@ -117,47 +117,6 @@ async def end_behind_its_back(suite: Suite, generation_id: str) -> None:
     request = jobs_pb2.FailJobsRequest(worker_id="zombie", items=[item])
     response = await suite.jobs.FailJobs(request, metadata=suite.bearer("worker"))
     assert list(response.verdicts) == [jobs_pb2.JOB_VERDICT_ACCEPTED]
-
-
-class Proxy:
-    """A wire between worker and Cache that the test can cut."""
-
-    def __init__(self, target: str) -> None:
-        self._host, _, self._port = target.rpartition(":")
-        self._writers: set[asyncio.StreamWriter] = set()
-        self.address = ""
-        self.connections = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        upstream, onward = await asyncio.open_connection(self._host, int(self._port))
-        self._writers |= {writer, onward}
-        await asyncio.gather(_pump(reader, onward), _pump(upstream, writer))
-
-    def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while chunk := await reader.read(65_536):
-            writer.write(chunk)
-            await writer.drain()
-    writer.close()
-
-
-@asynccontextmanager
-async def proxied(target: str) -> AsyncIterator[Proxy]:
-    proxy = Proxy(target)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    proxy.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        yield proxy
-    finally:
-        server.close()
-        proxy.cut()
 
 
 async def test_a_broken_stream_is_opened_again_and_the_attempt_goes_on(

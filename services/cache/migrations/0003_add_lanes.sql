@@ -1,4 +1,4 @@
--- squawk-ignore-file require-concurrent-index-creation, require-concurrent-index-deletion
+-- squawk-ignore-file require-concurrent-index-creation, require-concurrent-index-deletion, ban-drop-constraint
 -- A fair queue: work that somebody waits for goes first, owners take turns, and attempts can be given back.
 ALTER TABLE cache.generations
     -- 0 interactive, 1 background.
