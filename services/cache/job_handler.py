@@ -24,7 +24,7 @@ from services.runtime.validation import parse_text, parse_uuid, require
 
 log = structlog.get_logger()
 
-MAX_CREDITS = 100
+MAX_CREDITS = 500
 MAX_BATCH = 500
 MAX_CHUNKS = 1000
 MAX_RETRY_AFTER_SECONDS = 86_400
@@ -200,7 +200,7 @@ class _LeaseStream:
                 self.worker_id = request.worker_id
                 self.until_empty = request.until_empty
                 self.batched = request.batched
-                self.credits = min(self.credits + request.credits, 10 * MAX_CREDITS)
+                self.credits = min(self.credits + request.credits, 2 * MAX_CREDITS)
                 self._woken.set()
         finally:
             self.ended = True

@@ -10,7 +10,8 @@ import grpc
 from glossa.cache.v1 import cache_pb2, jobs_pb2
 from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
 
-BATCH = 100
+# As many as one call may carry.
+BATCH = 500
 # Batches on their way at once: the next is handed out while the last is completed.
 IN_FLIGHT = 4
 STICKER = cache_pb2.Sticker(
