@@ -23,6 +23,7 @@ KEPT = timedelta(hours=1)
 PRUNE_EVERY = timedelta(minutes=10)
 LISTEN_EVERY = timedelta(seconds=1)  # after a lost connection
 MOST_UNSENT = 100_000
+TOLD_SECONDS = 0.5
 
 
 class Draining(DependencyDown):
@@ -82,6 +83,7 @@ class Revocations:
         self._following: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
         self._hint = asyncio.Event()
+        self._unheard: list[asyncio.Future[None]] = []
         self._draining = False
 
     @asynccontextmanager
@@ -108,6 +110,20 @@ class Revocations:
             yield []
             while True:
                 yield await watcher.news()
+
+    async def told(self) -> None:
+        """Wait, but not for long, until the watchers here have been sent what happened so far.
+
+        Whoever deletes a file and asks for it at once should find it gone everywhere.
+        """
+        if not self._watchers:
+            return
+        heard = asyncio.get_running_loop().create_future()
+        self._unheard.append(heard)
+        self._hint.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_SECONDS):
+                await heard
 
     @contextmanager
     def _watching(self) -> Iterator[Watcher]:
@@ -155,10 +171,14 @@ class Revocations:
             await self._pause()
 
     async def _look(self, seen: int) -> int:
+        unheard, self._unheard = self._unheard, []
         found = await self._store.list_revocations(after=seen, most=LOOK_AT_MOST)
         hashes = [revocation.pdf_hash for revocation in found]
         for watcher in self._watchers:
             watcher.tell(hashes)
+        for heard in unheard:
+            if not heard.done():  # it may have stopped waiting
+                heard.set_result(None)
         if len(found) == LOOK_AT_MOST:
             self._hint.set()  # there is more
         return found[-1].revocation_id if found else seen
