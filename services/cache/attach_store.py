@@ -13,6 +13,7 @@ from services.cache.domain import (
     RequestState,
     ResolvedPage,
     Status,
+    generation_started_by,
 )
 from services.cache.generation_store import (
     FIND_LIVE,
@@ -31,9 +32,9 @@ from services.runtime.database import Connection, Database
 INSERT_GENERATION = f"""
 INSERT INTO cache.generations (
     kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope, images_count,
-    context_fingerprint, owner, lane, turn
+    context_fingerprint, owner, lane, generation_id, turn
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, greatest(
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, greatest(
     coalesce((
         SELECT own.turn + 1
         FROM cache.generations AS own
@@ -193,6 +194,7 @@ async def _find_or_create(
             page.context_fingerprint,
             request.user_id,
             Lane.BACKGROUND if request.background else Lane.INTERACTIVE,
+            generation_started_by(request.request_id),
         )
         if row is not None:
             return generation_from(row), True

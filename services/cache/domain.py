@@ -4,13 +4,25 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from services.runtime.errors import AlreadyExists, Conflict, DependencyDown, NotFound
 
 LOCALES = ("en", "zh-Hans")
 PAGE_EXPLANATION = "page_explanation"
 SHARED_SCOPE = "shared"
+
+
+# Names the generations that requests start.
+_STARTED_BY = UUID("6f1d2a0e-9a55-5a0c-8a3a-2d7c1c0f5b61")
+
+
+def generation_started_by(request_id: UUID) -> UUID:
+    """The id of the generation a request starts, if it starts one: known before it exists.
+
+    So the charge can name what it buys, and costs find who caused them, whoever charges again.
+    """
+    return uuid5(_STARTED_BY, str(request_id))
 
 
 def scope_of(user_id: str, *, shares: bool) -> str:

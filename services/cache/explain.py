@@ -33,6 +33,7 @@ from services.cache.domain import (
     ResolvedPage,
     Status,
     Sticker,
+    generation_started_by,
     scope_of,
 )
 from services.cache.generation_store import GenerationStore
@@ -228,7 +229,7 @@ class ExplainPage:
                 page,
                 scope=request.scope,
                 outcome=request.outcome,
-                generation_id=request.generation_id,
+                generation_id=_bought(request),
             )
         except DependencyDown:
             # The charge may have landed: the intent stays, for a retry or for the sweep to undo.
@@ -312,7 +313,7 @@ class ExplainPage:
         If this is the first charge to arrive, the refund that is due undoes it.
         """
         admission = await self._quota.admit(
-            ask, page, scope=request.scope, outcome=request.outcome, generation_id=None
+            ask, page, scope=request.scope, outcome=request.outcome, generation_id=_bought(request)
         )
         if admission.outcome is not Outcome.CACHED:
             raise dead()
@@ -326,7 +327,7 @@ class ExplainPage:
                 page,
                 scope=request.scope,
                 outcome=request.outcome,
-                generation_id=request.generation_id,
+                generation_id=_bought(request),
             )
         except DependencyDown:
             return Admission(decision=Decision.REPLAYED)
@@ -394,3 +395,8 @@ class ExplainPage:
             model=self._settings.model_name,
             scope=scope,
         )
+
+
+def _bought(request: Request) -> UUID:
+    """The generation a charge names: the one it joins, or the one it will start."""
+    return request.generation_id or generation_started_by(request.request_id)

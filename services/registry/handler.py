@@ -50,8 +50,8 @@ class RegistryHandler(RegistryServiceServicer):
         require(first.WhichOneof("part") == "header", "header", "must be the first message")
         header = wire.parse_header(first.header, self.callback_rules.check)
         registered = await self.upload.run(header, _chunks(parts))
-        if header.replace:
-            await self.revocations.told()
+        if first.header.replace:
+            await self.revocations.settle()
         return pb.UploadDocumentResponse(
             file=wire.render_file(registered.holding.file),
             document=wire.render_document(registered.holding.document),
@@ -85,7 +85,7 @@ class RegistryHandler(RegistryServiceServicer):
     ) -> pb.DeleteFileResponse:
         owner = wire.parse_owner(request.owner)
         await self.files.delete(owner, parse_uuid("file_id", request.file_id))
-        await self.revocations.told()
+        await self.revocations.settle()
         return pb.DeleteFileResponse()
 
     @allow("gateway", "cache", "admin", "user")
@@ -95,7 +95,7 @@ class RegistryHandler(RegistryServiceServicer):
         owner = wire.parse_owner(request.owner)
         file_ids = wire.parse_ids("file_ids", request.file_ids)
         deleted = await self.files.store.delete_files(owner, file_ids)
-        await self.revocations.told()
+        await self.revocations.settle()
         return pb.BulkDeleteFilesResponse(deleted_file_ids=[str(one) for one in deleted])
 
     @allow("gateway", "worker", "admin")
@@ -119,6 +119,7 @@ class RegistryHandler(RegistryServiceServicer):
         ref_type = wire.parse_ref_type(request.ref_type)
         ref_ids = wire.parse_ids("ref_ids", request.ref_ids)
         removed = await self.references.remove_references(ref_type, ref_ids)
+        await self.revocations.settle()
         return pb.RemoveReferenceResponse(removed_ref_ids=[str(one) for one in removed])
 
     @allow("gateway", "cache", "worker", "admin", "user")

@@ -23,7 +23,8 @@ KEPT = timedelta(hours=1)
 PRUNE_EVERY = timedelta(minutes=10)
 LISTEN_EVERY = timedelta(seconds=1)  # after a lost connection
 MOST_UNSENT = 100_000
-TOLD_SECONDS = 0.5
+# How long who removes a reference waits for watchers to be told; a stuck one is not waited for.
+SETTLE_SECONDS = 1.0
 
 
 class Draining(DependencyDown):
@@ -48,9 +49,13 @@ class Watcher:
         self._unsent: dict[str, None] = {}
         self._rung = asyncio.Event()
         self._error: DependencyDown | None = None
+        # Set while there is nothing on its way.
+        self.settled = asyncio.Event()
 
     def tell(self, pdf_hashes: list[str]) -> None:
         """Add the news of one look."""
+        if pdf_hashes:
+            self.settled.clear()
         self._unsent.update(dict.fromkeys(pdf_hashes))
         if len(self._unsent) > MOST_UNSENT:
             self.fail(FellBehind())
@@ -60,10 +65,13 @@ class Watcher:
         """End the stream."""
         self._error = error
         self._rung.set()
+        self.settled.set()
 
     async def news(self) -> list[str]:
         """What came up to the next look, at most one message full; often nothing."""
         if not self._unsent:
+            # Whoever asks for more has handed over what it got before.
+            self.settled.set()
             await self._rung.wait()
         self._rung.clear()
         if self._error is not None:
@@ -83,7 +91,8 @@ class Revocations:
         self._following: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
         self._hint = asyncio.Event()
-        self._unheard: list[asyncio.Future[None]] = []
+        self._seen = 0
+        self._looking = asyncio.Lock()
         self._draining = False
 
     @asynccontextmanager
@@ -102,6 +111,19 @@ class Revocations:
         for watcher in self._watchers:
             watcher.fail(Draining())
 
+    async def settle(self) -> None:
+        """Return when the watchers of this replica have been sent all that has happened so far.
+
+        Who hears that a file is gone must not be served a moment later by somebody who remembers
+        it. Watchers of other replicas hear of it within a moment too, but nobody waits for them.
+        """
+        with suppress(TimeoutError, DependencyDown):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                if self._watchers:
+                    await self._look()
+                for watcher in list(self._watchers):
+                    await watcher.settled.wait()
+
     async def watch(self) -> AsyncGenerator[list[str]]:
         """Documents that lost a reference, look by look, also without any; the first at once."""
         with self._watching() as watcher:
@@ -110,20 +132,6 @@ class Revocations:
             yield []
             while True:
                 yield await watcher.news()
-
-    async def told(self) -> None:
-        """Wait, but not for long, until the watchers here have been sent what happened so far.
-
-        Whoever deletes a file and asks for it at once should find it gone everywhere.
-        """
-        if not self._watchers:
-            return
-        heard = asyncio.get_running_loop().create_future()
-        self._unheard.append(heard)
-        self._hint.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TOLD_SECONDS):
-                await heard
 
     @contextmanager
     def _watching(self) -> Iterator[Watcher]:
@@ -147,21 +155,21 @@ class Revocations:
     async def _follow(self, ready: "asyncio.Future[None]") -> None:
         """Look again and again from the newest number on, until the last watcher has gone."""
         try:
-            seen = await self._store.get_newest_revocation()
+            self._seen = await self._store.get_newest_revocation()
         except DependencyDown as error:
             self._following = None  # the next watcher tries anew
             ready.set_exception(error)
             return
         ready.set_result(None)
         async with periodic("listen_revocations", every=LISTEN_EVERY, run_once=self._listen):
-            await self._look_forever(seen)
+            await self._look_forever()
 
-    async def _look_forever(self, seen: int) -> None:
+    async def _look_forever(self) -> None:
         clock = asyncio.get_running_loop().time
         looked_at = clock()
         while True:
             try:
-                seen = await self._look(seen)
+                await self._look()
                 looked_at = clock()
             except DependencyDown as error:
                 # Nothing is sent meanwhile: silence tells watchers not to trust what they know.
@@ -170,18 +178,16 @@ class Revocations:
                     self._fail_all()
             await self._pause()
 
-    async def _look(self, seen: int) -> int:
-        unheard, self._unheard = self._unheard, []
-        found = await self._store.list_revocations(after=seen, most=LOOK_AT_MOST)
-        hashes = [revocation.pdf_hash for revocation in found]
-        for watcher in self._watchers:
-            watcher.tell(hashes)
-        for heard in unheard:
-            if not heard.done():  # it may have stopped waiting
-                heard.set_result(None)
+    async def _look(self) -> None:
+        async with self._looking:
+            found = await self._store.list_revocations(after=self._seen, most=LOOK_AT_MOST)
+            hashes = [revocation.pdf_hash for revocation in found]
+            for watcher in self._watchers:
+                watcher.tell(hashes)
+            if found:
+                self._seen = found[-1].revocation_id
         if len(found) == LOOK_AT_MOST:
             self._hint.set()  # there is more
-        return found[-1].revocation_id if found else seen
 
     async def _pause(self) -> None:
         with suppress(TimeoutError):

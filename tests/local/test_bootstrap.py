@@ -118,8 +118,8 @@ async def test_a_role_that_may_create_roles_is_enough(cluster: EmbeddedPostgres)
     admin = await asyncpg.connect(cluster.url)
     await admin.execute(f"CREATE ROLE {name} LOGIN CREATEROLE PASSWORD 'pw'")
     await admin.execute(f"CREATE DATABASE {name} OWNER {name}")
-    for service in SERVICES:
-        await drop_role_everywhere(cluster, admin, f"glossa_{service}")
+    for role in (*SERVICES, "quota_user"):
+        await drop_role_everywhere(cluster, admin, f"glossa_{role}")
     await admin.close()
 
     url = f"postgresql://{name}:pw@127.0.0.1:{cluster.port}/{name}"
@@ -209,7 +209,7 @@ async def test_passwords_never_reach_the_server(database: str) -> None:
 
     connection = await asyncpg.connect(database)
     stored = await connection.fetch(
-        "SELECT rolpassword FROM pg_authid WHERE rolname LIKE 'glossa\\_%'"
+        "SELECT rolpassword FROM pg_authid WHERE rolname LIKE 'glossa\\_%' AND rolcanlogin"
     )
     await connection.close()
     assert len(stored) == len(SERVICES)
