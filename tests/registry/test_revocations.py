@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,11 @@ from services.registry.revocation_store import (
     ADD_REVOCATIONS,
     LOCK_REVOCATIONS,
     PRUNE_REVOCATIONS,
+    RevocationStore,
+    add_revocations,
 )
+from services.registry.revocations import Revocations
+from services.runtime.database import open_database
 from services.runtime.server import running
 from tests.registry import pdfs
 from tests.registry.client import Registry
@@ -61,6 +65,28 @@ async def test_a_deleted_file_is_told_to_the_watchers_of_every_replica(
 
         for call in (here, here_too, there):
             assert await next_hashes(call) == [hash_of(content)]
+
+
+async def test_a_deletion_is_answered_when_the_watchers_here_have_been_told(
+    databases: Mapping[str, str], tmp_path: Path
+) -> None:
+    heard: list[str] = []
+    async with open_database(databases["registry"], application_name="test") as database:
+        revocations = Revocations(RevocationStore(database))
+
+        async def listen(news: AsyncIterator[list[str]]) -> None:
+            async for pdf_hashes in news:
+                heard.extend(pdf_hashes)
+
+        async with revocations.running(), aclosing(revocations.watch()) as news:
+            assert await anext(news) == []
+            listening = asyncio.ensure_future(listen(news))
+            async with database.transaction() as connection:
+                await add_revocations(connection, ["7" * 64])
+            await revocations.settle()
+            assert heard == ["7" * 64]
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
 
 
 async def test_messages_keep_coming_while_nothing_happens(registry: Registry) -> None:
