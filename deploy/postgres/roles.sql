@@ -1,5 +1,5 @@
 -- One login role and one schema for each service; nobody reaches into another's.
--- Run it once in each database, by a role that may create roles:  psql "$DATABASE_URL" -f roles.sql
+-- Run it in each database before the first start and before every upgrade (it may be repeated), by a role that may create roles:  psql "$DATABASE_URL" -f roles.sql
 -- Repeating it changes nothing. Passwords are set apart:  ALTER ROLE glossa_cache PASSWORD '…';
 
 DO $roles$

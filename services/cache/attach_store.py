@@ -55,9 +55,8 @@ RETURNING {generation_columns}
 # row together, and two who both wanted to change it would wait for each other.
 LIFT_GENERATION = f"""
 UPDATE cache.generations AS job
-SET lane = 0, turn = {present_turn("0")}
+SET lane = 0, turn = CASE WHEN job.turn IS NOT NULL THEN {present_turn("0")} END
 WHERE job.generation_id = $1 AND job.status = 'generating' AND job.lane > 0
-  AND job.turn IS NOT NULL
 """
 
 # Shared locks: many may join at once, but the generation cannot end before they are written down.

@@ -136,16 +136,15 @@ class DescribeRequest:
         owner = user_id or (record.request.user_id if record else None)
         if owner is None or (record is not None and record.request.user_id != owner):
             raise _unknown()
-        charge, charge_known = await self._charge(request_id, owner)
+        try:
+            charge, charge_known = await self._quota.read_charge(request_id, owner), True
+        except DependencyDown:
+            if record is None:  # it may be a hit, which only Quota knows of
+                raise
+            charge, charge_known = None, False
         if record is None and charge is None:
             raise _unknown()
         return await self._tell(request_id, owner, record, charge, charge_known=charge_known)
-
-    async def _charge(self, request_id: UUID, user_id: str) -> tuple[Charge | None, bool]:
-        try:
-            return await self._quota.read_charge(request_id, user_id), True
-        except DependencyDown:
-            return None, False
 
     async def _tell(
         self,

@@ -13,6 +13,9 @@ PAGE_EXPLANATION = "page_explanation"
 SHARED_SCOPE = "shared"
 
 
+# Why the results of a document go that nobody refers to any more. FIND_STALE knows it too.
+DOCUMENT_COLLECTED = "DOCUMENT_COLLECTED"
+
 # Names the generations that requests start.
 _STARTED_BY = UUID("6f1d2a0e-9a55-5a0c-8a3a-2d7c1c0f5b61")
 

@@ -198,10 +198,25 @@ class ExplainPage:
             # Paid for as a hit that is no longer live: it still gets what it paid for.
             await self._requests.drop_intent(request.request_id, request.nonce)
             return await self._answer_from_ledger(ask, admission, None)
+        if served := await self._served_long_ago(request, admission):
+            await self._requests.drop_intent(request.request_id, request.nonce)
+            return await self._answer(ask, served, Outcome.REPLAYED, admission)
         attached = await self._attach(ask, page, request, admission.receipt.units)
         if attached is None:  # we took too long, and somebody has gone on with it
             return await self._answer_again(ask, page, may_take_over=False)
         return await self._answer_attached(ask, attached, admission)
+
+    async def _served_long_ago(self, request: Request, admission: Admission) -> Generation | None:
+        """What this id bought before its request was forgotten; the ledger remembers longer.
+
+        An intent that was never attached cannot have started its generation, and is charged for
+        what it says: whatever differs from that was bought by a request that is gone.
+        """
+        differs = admission.outcome is Outcome.GENERATED or admission.outcome is not request.outcome
+        bought = admission.generation_id
+        if admission.decision is not Decision.REPLAYED or not differs or bought is None:
+            return None
+        return await self._generations.read_generation(bought)
 
     async def _attach(
         self, ask: Ask, page: ResolvedPage, request: Request, units: int

@@ -28,13 +28,19 @@ key_matches = """kind = $1 AND pdf_hash = $2 AND page = $3 AND prompt_version = 
 
 
 def present_turn(lane: str) -> str:
-    """SQL for the round a lane is in: that of the first job still waiting in it."""
+    """SQL for the round a lane is in: that of the first job still waiting, or the last begun."""
     return f"""coalesce((
         SELECT waiting.turn
         FROM cache.generations AS waiting
         WHERE waiting.status = 'generating' AND waiting.turn IS NOT NULL AND waiting.lane = {lane}
           AND (waiting.leased_until IS NULL OR waiting.leased_until < now())
         ORDER BY waiting.turn
+        LIMIT 1
+    ), (
+        SELECT begun.turn
+        FROM cache.generations AS begun
+        WHERE begun.status = 'generating' AND begun.turn IS NOT NULL AND begun.lane = {lane}
+        ORDER BY begun.turn DESC
         LIMIT 1
     ), 0)"""
 
@@ -90,6 +96,7 @@ WHERE twin.context_fingerprint = $9 AND twin.context_fingerprint <> ''
   AND twin.kind = $1 AND twin.prompt_version = $4 AND twin.locale = $5
   AND twin.effective_mode = $6 AND twin.model = $7 AND twin.scope = $8
 LIMIT 1
+FOR SHARE OF twin
 ON CONFLICT (pdf_hash, page, locale, kind, prompt_version, effective_mode, model, scope)
     WHERE status IN ('generating', 'ready') AND retired_at IS NULL
 DO NOTHING

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import structlog
 
-from services.cache.domain import Invalidated, Selection
+from services.cache.domain import DOCUMENT_COLLECTED, Invalidated, Selection
 from services.cache.job_domain import Failure, Verdict
 from services.cache.memory import ReadyMemory
 from services.cache.queue_store import QueueStore
@@ -46,15 +46,21 @@ class InvalidateGenerations:
         meanwhile are among these.
         """
         retired, last = 0, UUID(int=0)
+        # The text may be wrong wherever it stands, unless it is only this document that went.
+        family = reason != DOCUMENT_COLLECTED
         while found := await self._retirements.choose_ready(chosen, after=last):
-            gone = await self._retirements.retire_generations(found, reason)
-            self._ready.forget(gone)
-            retired, last = retired + len(gone), found[-1]
+            # Again until nothing is left: a copy may have been taken while we looked.
+            while gone := await self._retirements.retire_generations(found, reason, family=family):
+                self._ready.forget(gone)
+                retired += len(gone)
+            last = found[-1]
         return retired
 
     async def _end_running(self, chosen: Selection, reason: str) -> int:
         failed = 0
-        while leases := await self._retirements.find_running(chosen):
+        # What begins from now on is meant to be made anew.
+        until = await self._retirements.read_clock()
+        while leases := await self._retirements.find_running(chosen, until=until):
             for lease in leases:
                 failure = Failure(
                     lease=lease,

@@ -45,9 +45,6 @@ _VERDICTS = {
 }
 
 
-_DONE = Verdict.ACCEPTED
-
-
 class JobHandler(JobServiceServicer):
     """Speaks protobuf for workers."""
 
@@ -113,8 +110,10 @@ class JobHandler(JobServiceServicer):
             self._pace.add(seconds)
         leases = [lease for lease, _ in results]
         verdicts = _verdicts(leases, set(accepted))
-        pairs = zip(request.items, verdicts, strict=True)
-        _log_released([item.lease for item, verdict in pairs if verdict is _DONE], "ready")
+        done = zip(request.items, verdicts, strict=True)
+        _log_released(
+            [item.lease for item, verdict in done if verdict is Verdict.ACCEPTED], "ready"
+        )
         _log_skipped(leases, verdicts)
         return pb.CompleteJobsResponse(verdicts=_render_verdicts(verdicts, "complete"))
 
@@ -143,7 +142,7 @@ class JobHandler(JobServiceServicer):
         return pb.ReleaseJobsResponse(verdicts=_render_verdicts(verdicts, "release"))
 
     async def _lease(self, worker: "_LeaseStream") -> AsyncGenerator[pb.LeaseJobsResponse, None]:
-        """Jobs for a worker; those it does not take, because it goes, are given back."""
+        """Jobs for a worker. Of those sent one by one, what it does not take is given back."""
         if worker.credits == 0:
             return
         jobs = await self._store.lease_jobs(worker.worker_id, min(worker.credits, MAX_BATCH))

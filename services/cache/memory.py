@@ -11,6 +11,7 @@ from services.cache.domain import Ask, Key, ResolvedPage
 # The Registry speaks at least once a second; after three of silence nothing is believed any more.
 TRUST_SECONDS = 3.0
 MOST_PAGES = 100_000
+ENTRY_BYTES = 1024
 MOST_USERS = 100_000
 MOST_REVOCATIONS = 10_000
 
@@ -46,7 +47,7 @@ class ReadyMemory:
         self._drop(key)
         self._results[key] = result
         self._keys[result.generation_id] = key
-        self._size_bytes += len(result.stickers)
+        self._size_bytes += _weight(result)
         while self._size_bytes > self._most_bytes:
             self._drop(next(iter(self._results)))
 
@@ -55,6 +56,11 @@ class ReadyMemory:
             if key := self._keys.get(generation_id):
                 self._drop(key)
 
+    def clear(self) -> None:
+        self._results.clear()
+        self._keys.clear()
+        self._size_bytes = 0
+
     def take_used(self) -> set[UUID]:
         used, self._used = self._used, set()
         return used
@@ -62,7 +68,12 @@ class ReadyMemory:
     def _drop(self, key: Key) -> None:
         if result := self._results.pop(key, None):
             del self._keys[result.generation_id]
-            self._size_bytes -= len(result.stickers)
+            self._size_bytes -= _weight(result)
+
+
+def _weight(result: ReadyResult) -> int:
+    """Bytes, with what the entry itself takes: an empty page is not free."""
+    return len(result.stickers) + ENTRY_BYTES
 
 
 _Target = tuple[str, UUID | str | None, int]

@@ -37,6 +37,7 @@ UPDATE cache.generations AS job
 SET lane = 0, turn = aged.turn
 FROM aged
 WHERE job.generation_id = aged.generation_id AND job.status = 'generating'
+  AND job.turn IS NOT NULL
   AND (job.lane > 0 OR job.turn > aged.turn + 1
        OR (job.turn > aged.turn AND job.run_after < now() - 2 * $1::interval))
 RETURNING job.generation_id

@@ -162,7 +162,9 @@ class RequestStore:
 
     async def _open_intents(self, intents: Sequence[_Intent]) -> list[Request | None]:
         async with self._database.connection() as connection:
-            rows = await connection.fetch(OPEN_INTENTS, *columns(intents), self._clocks.hold)
+            # In the order of ids: twins that arrive at two replicas do not wait for each other.
+            ordered = sorted(intents, key=lambda intent: intent[0])
+            rows = await connection.fetch(OPEN_INTENTS, *columns(ordered), self._clocks.hold)
         # Of two with the same id only one was written: the nonce tells whose.
         opened = {row["nonce"]: request_from(row) for row in rows}
         return [opened.get(intent[_NONCE]) for intent in intents]

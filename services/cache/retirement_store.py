@@ -1,7 +1,7 @@
 """SQL that takes generations out of service, and deletes what has been out of it for long."""
 
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from services.cache.domain import Selection
@@ -16,9 +16,11 @@ selection = """($1::text IS NULL OR pdf_hash = $1) AND ($2::integer IS NULL OR p
 FIND_RUNNING = f"""
 SELECT generation_id, attempts
 FROM cache.generations
-WHERE status = 'generating' AND {selection}
+WHERE status = 'generating' AND {selection} AND created_at <= $5
 LIMIT 1000
 """
+
+READ_CLOCK = "SELECT now()"
 
 COUNT_RUNNING = f"""
 SELECT count(*)
@@ -41,14 +43,22 @@ ORDER BY generation_id
 LIMIT 1000
 """
 
-# Copies go with what they were taken from. The notification is a hint for other replicas to forget
-# the results; they look as well.
+# With $3, the whole family goes: what a copy was taken from, and all its other copies; otherwise a
+# copy would only be taken again. The notification is a hint for other replicas to forget the
+# results; they look as well.
 RETIRE_GENERATIONS = """
-WITH retired AS (
+WITH family AS (
+    SELECT unnest($1::uuid[]) AS generation_id
+    UNION
+    SELECT copy.copied_from
+    FROM cache.generations AS copy
+    WHERE $3 AND copy.generation_id = ANY($1::uuid[]) AND copy.copied_from IS NOT NULL
+), retired AS (
     UPDATE cache.generations AS generation
     SET retired_at = now(), retired_reason = $2
     WHERE generation.status = 'ready' AND generation.retired_at IS NULL
-      AND (generation.generation_id = ANY($1::uuid[]) OR generation.copied_from = ANY($1::uuid[]))
+      AND (generation.generation_id IN (SELECT family.generation_id FROM family)
+           OR ($3 AND generation.copied_from IN (SELECT family.generation_id FROM family)))
     RETURNING generation.generation_id
 )
 SELECT retired.generation_id, pg_notify('cache_retired', '') FROM retired
@@ -134,10 +144,15 @@ class RetirementStore:
             running = await connection.fetchval(COUNT_RUNNING, *_values(chosen))
         return ready, running
 
-    async def find_running(self, chosen: Selection) -> list[Lease]:
-        """Some of the running generations of a selection."""
+    async def read_clock(self) -> datetime:
         async with self._database.connection() as connection:
-            rows = await connection.fetch(FIND_RUNNING, *_values(chosen))
+            now: datetime = await connection.fetchval(READ_CLOCK)
+        return now
+
+    async def find_running(self, chosen: Selection, *, until: datetime) -> list[Lease]:
+        """Some of the running generations of a selection that were there at a time."""
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(FIND_RUNNING, *_values(chosen), until)
         return [lease_from(row) for row in rows]
 
     async def forget_failures(self, chosen: Selection) -> None:
@@ -151,10 +166,12 @@ class RetirementStore:
             rows = await connection.fetch(CHOOSE_READY, *_values(chosen), after)
         return [row["generation_id"] for row in rows]
 
-    async def retire_generations(self, generation_ids: list[UUID], reason: str) -> list[UUID]:
-        """Take results out of service, their copies included; answers which."""
+    async def retire_generations(
+        self, generation_ids: list[UUID], reason: str, *, family: bool
+    ) -> list[UUID]:
+        """Take results out of service, with all that have the same text; answers which."""
         async with self._database.connection() as connection:
-            rows = await connection.fetch(RETIRE_GENERATIONS, generation_ids, reason)
+            rows = await connection.fetch(RETIRE_GENERATIONS, generation_ids, reason, family)
         return [row["generation_id"] for row in rows]
 
     async def list_retired(self, within: timedelta) -> set[UUID]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
@@ -39,6 +40,7 @@ class Upkeep:
         self._ready = ready
         self._bell = bell
         self._poll = poll
+        self._looked_at = time.monotonic()
         # Our own notifications come back to us; they are told apart by this name.
         self._name = secrets.token_hex(4)
 
@@ -69,7 +71,13 @@ class Upkeep:
             self._bell.ring_here()
 
     async def forget_retired(self) -> None:
-        self._ready.forget(await self._retirements.list_retired(LOOK_BACK))
+        """What went out of service since the last look; after a long gap everything, to be sure."""
+        looking_at = time.monotonic()
+        retired = await self._retirements.list_retired(LOOK_BACK)
+        if looking_at - self._looked_at > LOOK_BACK.total_seconds() / 2:
+            self._ready.clear()
+        self._ready.forget(retired)
+        self._looked_at = looking_at
 
     async def flush_accesses(self) -> None:
         if used := self._ready.take_used():

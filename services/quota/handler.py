@@ -1,7 +1,7 @@
 """QuotaService as gRPC sees it: check, call, render; decides nothing."""
 
 from collections.abc import Coroutine
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -180,9 +180,11 @@ class QuotaHandler(QuotaServiceServicer):
             raise NotYourUser("this token acts only for its own user; name it", field="user_id")
         begins_at = wire.parse_moment("begins_at", request)
         ends_at = wire.parse_moment("ends_at", request)
-        if begins_at is not None and ends_at is not None:
-            span = ends_at - begins_at
-            require(timedelta(0) < span <= LONGEST_SPAN, "ends_at", "must be up to 400 days later")
+        require(ends_at is None or begins_at is not None, "begins_at", "must be set with ends_at")
+        if begins_at is not None:
+            span = (ends_at or datetime.now(UTC)) - begins_at
+            field = "ends_at" if ends_at else "begins_at"
+            require(timedelta(0) < span <= LONGEST_SPAN, field, "must make up to 400 days")
         report = await self._ask(context, self._costs.read_costs(user_id, begins_at, ends_at))
         return wire.cost_report(report)
 

@@ -27,10 +27,12 @@ WHERE
     callback.callback_id IN (
         SELECT due.callback_id
         FROM registry.callbacks AS due
-        WHERE due.state = 'due' AND due.run_after <= now()
+        INNER JOIN registry.files AS owned ON owned.file_id = due.file_id
+        INNER JOIN registry.canonical_documents AS held ON held.pdf_hash = owned.content_hash
+        WHERE due.state = 'due' AND due.run_after <= now() AND held.processed_at IS NOT NULL
         ORDER BY due.run_after
         LIMIT $2
-        FOR UPDATE SKIP LOCKED
+        FOR UPDATE OF due SKIP LOCKED
     )
     AND file.file_id = callback.file_id
 RETURNING

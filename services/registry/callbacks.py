@@ -25,6 +25,10 @@ ATTEMPT_SECONDS = 10.0
 CLAIM = timedelta(minutes=1)
 AT_ONCE = 10
 LONGEST_URL = 2000
+# IPv4 in IPv6: translated, tunnelled, compatible; and addresses of a site.
+DISGUISES = tuple(
+    ipaddress.ip_network(net) for net in ("64:ff9b::/96", "2002::/16", "::/96", "fec0::/10")
+)
 LONGEST_STATUS_LINE = 4096
 
 
@@ -58,7 +62,10 @@ class CallbackRules:
         """Whether an address is out in the world, or we were told not to mind."""
         found = ipaddress.ip_address(address)
         mapped = getattr(found, "ipv4_mapped", None) or found
-        return self.allow_private or (mapped.is_global and not mapped.is_multicast)
+        # Some IPv6 addresses are IPv4 ones in disguise, and may lead inwards.
+        disguised = any(mapped.version == net.version and mapped in net for net in DISGUISES)
+        outside = mapped.is_global and not mapped.is_multicast and not disguised
+        return self.allow_private or outside
 
     def signature(self, body: bytes, *, now: float) -> str:
         """What the receiver checks; the time keeps old messages from coming back."""
@@ -87,6 +94,8 @@ class Callbacks:
             await self._put_off(due, "no answer in time")
         except CallbackFailed as failed:
             await self._put_off(due, str(failed))
+        except (OSError, ValueError) as error:  # a name or an answer that makes no sense
+            await self._put_off(due, f"could not be called ({type(error).__name__})")
         except CallbackRefused as refused:  # by settings that have changed since
             metrics.callbacks.labels("given_up").inc()
             await self.store.end_callback(due, error=refused.message)
@@ -148,7 +157,7 @@ class Callbacks:
             found = await asyncio.get_running_loop().getaddrinfo(
                 host, port, type=socket.SOCK_STREAM
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise CallbackFailed("has no address") from error
         addresses = [str(one[4][0]) for one in found]
         if not all(self.rules.may_call(address) for address in addresses):

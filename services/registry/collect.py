@@ -109,7 +109,12 @@ class Removal:
     async def __call__(self) -> None:
         if asyncio.get_running_loop().time() > self._until:
             raise TooLate
-        await self._objects.remove(self._pdf_hash)
+        try:
+            # The lock that keeps uploads out does not last for ever either.
+            async with asyncio.timeout_at(self._until):
+                await self._objects.remove(self._pdf_hash)
+        except TimeoutError:
+            raise TooLate from None
 
 
 class TooLate(GlossaError):

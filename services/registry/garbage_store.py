@@ -4,8 +4,11 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import asyncpg
+
 from services.registry.revocation_store import add_revocations
 from services.runtime.database import Database
+from services.runtime.errors import Conflict
 
 LIST_GARBAGE = """
 SELECT document.pdf_hash, document.size_bytes
@@ -86,6 +89,15 @@ class Garbage:
     size_bytes: int
 
 
+class StillReferred(Conflict):
+    """The count says that nobody refers to it, the references say otherwise."""
+
+    reason = "STILL_REFERRED"
+
+    def __init__(self) -> None:
+        super().__init__("a document without references has some; repair with CheckReferenceHealth")
+
+
 class GarbageStore:
     """Documents on their way out."""
 
@@ -105,12 +117,19 @@ class GarbageStore:
         return announced is not None
 
     async def collect(self, pdf_hash: str, remove_bytes: Callable[[], Awaitable[None]]) -> bool:
-        """Remove an announced document, its bytes first; false when an upload was quicker."""
+        """Remove an announced document with its bytes; false when an upload was quicker.
+
+        The row goes first, unseen until the end: were it still referred to, this fails with the
+        bytes untouched.
+        """
         async with self._database.transaction() as connection:
             if await connection.fetchval(LOCK_ANNOUNCED, pdf_hash) is None:
                 return False
+            try:
+                await connection.execute(REMOVE_DOCUMENT, pdf_hash)
+            except asyncpg.ForeignKeyViolationError:
+                raise StillReferred from None
             await remove_bytes()
-            await connection.execute(REMOVE_DOCUMENT, pdf_hash)
             await connection.execute(ADD_COLLECTED, pdf_hash)
             await add_revocations(connection, [pdf_hash])
         return True

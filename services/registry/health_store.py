@@ -91,7 +91,10 @@ RECOUNT = """
 UPDATE registry.canonical_documents AS document
 SET
     reference_count = actual.number,
-    unreferenced_at = CASE WHEN actual.number = 0 THEN coalesce(document.unreferenced_at, now()) END
+    unreferenced_at = CASE
+        WHEN actual.number = 0 THEN coalesce(document.unreferenced_at, now())
+    END,
+    collecting_at = CASE WHEN actual.number = 0 THEN document.collecting_at END
 FROM (
     SELECT wanted.pdf_hash, count(reference.ref_id) AS number
     FROM unnest($1::text[]) AS wanted (pdf_hash)

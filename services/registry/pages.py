@@ -21,6 +21,9 @@ from services.registry.page_store import PageStore
 from services.registry.sandbox import PdfSandbox, Seen
 from services.runtime.single_flight import SharedWork
 
+# What the database's integers hold.
+HIGHEST_PAGE = 2**31 - 1
+
 
 class Pages:
     """Pages of documents, detected on first use."""
@@ -35,7 +38,8 @@ class Pages:
         self, owner: Owner, target: UUID | str, page: int, *, neighbours: int = 0
     ) -> ResolvedPage:
         """A page of the owner's file, or of a document the owner holds, with what is on it."""
-        around = list(range(max(1, page - neighbours), page + neighbours + 1))
+        last = min(page + neighbours, HIGHEST_PAGE)
+        around = list(range(max(1, page - neighbours), last + 1))
         known = await self._store.resolve(owner, target, around)
         check_in_range(known, page)
         total_pages = known.total_pages

@@ -76,6 +76,8 @@ async def batches(chunks: AsyncIterator[bytes], limit_bytes: int) -> AsyncIterat
         seen_bytes += len(chunk)
         if seen_bytes > limit_bytes:
             raise FileTooLarge(limit_bytes=limit_bytes)
+        if not chunk:
+            continue
         waiting.append(chunk)
         waiting_bytes += len(chunk)
         if waiting_bytes >= BATCH_BYTES:

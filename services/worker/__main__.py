@@ -2,9 +2,10 @@
 
 import asyncio
 import secrets
+import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 from glossa.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
@@ -98,8 +99,13 @@ async def open_explainer(settings: ExplanationSettings) -> AsyncIterator[Explain
 
 
 async def work_once(config: Config, budget: timedelta) -> None:
+    """Works within a budget; told to stop earlier, it gives back what it has not done."""
     async with open_worker(config) as (loop, _):
-        await run_once(loop, budget)
+        working = asyncio.create_task(run_once(loop, budget))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, working.cancel)
+        with suppress(asyncio.CancelledError):
+            await working
 
 
 def main() -> None:

@@ -205,8 +205,10 @@ class LeaseLoop:
             # The Cache decides when it is back; until then the work goes on.
             log.warning("leases_not_renewed", reason=error.reason, leases=len(leases))
             return
+        newest = {lease.generation_id: lease.attempt for lease in sorted(leases, key=_attempt)}
         for lease in leases:
-            if lease.generation_id not in kept:
+            # We may have been given a later attempt of what we still work on: that one is kept.
+            if lease.generation_id not in kept or lease.attempt < newest[lease.generation_id]:
                 self._give_up(lease)
             elif (time_left := kept[lease.generation_id]) and lease in self._running:
                 self._running[lease].deadline.grant(time_left)
@@ -220,6 +222,10 @@ class LeaseLoop:
         LEASES_LOST.inc()
         log.warning("lease_lost", generation=str(lease.generation_id), attempt=lease.attempt)
         running.task.cancel()
+
+
+def _attempt(lease: Lease) -> int:
+    return lease.attempt
 
 
 async def _stop(*tasks: "asyncio.Task[None]") -> None:

@@ -55,13 +55,20 @@ async def test_who_comes_late_is_served_in_the_present_round(house: House) -> No
 async def test_work_that_somebody_waits_for_goes_before_work_that_nobody_does(
     house: House,
 ) -> None:
-    """The bar: with a lecture in the background, a single page starts within two leases."""
-    lecture_pages = await pages_of(house, "anna", 30, background=True)
-    [single] = await pages_of(house, "bert", 1)
+    """The bar: with 500 pages in the background, a single page starts within two leases."""
+    await house.admin.execute(
+        "INSERT INTO cache.generations (kind, pdf_hash, page, prompt_version, locale,"
+        " effective_mode, model, scope, images_count, owner, lane, turn)"
+        " SELECT 'page_explanation', repeat('f', 64), page, '1', 'en', 'text_only', 'm', 'shared',"
+        " 0, 'anna', 1, page FROM generate_series(1, 500) AS page"
+    )
+    [waiting] = await pages_of(house, "bert", 1)
+    [background] = await pages_of(house, "cleo", 1, background=True)
 
     order = await lease_all(house, 3)
 
-    assert order == [single, *lecture_pages[:2]]
+    assert order[0] == waiting
+    assert background in order[1:]  # even in the same lane, nobody waits for 500 others
 
 
 async def test_background_pages_of_two_owners_take_turns_too(house: House) -> None:

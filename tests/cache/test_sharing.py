@@ -15,7 +15,7 @@ from glossa.quota.v1 import quota_pb2
 from glossa.registry.v1 import registry_pb2
 
 from services.cache.domain import Ask, ResolvedPage
-from services.cache.memory import PageMemory, ReadyMemory, ReadyResult
+from services.cache.memory import ENTRY_BYTES, PageMemory, ReadyMemory, ReadyResult
 from tests.cache.conftest import House, open_house, refused
 from tests.suite import Keys, lecture
 
@@ -441,7 +441,7 @@ def test_an_answer_that_may_be_older_than_the_loss_is_not_remembered() -> None:
 def test_memory_of_results_stays_within_its_bounds() -> None:
     from tests.cache.test_recovery import key_of  # noqa: PLC0415
 
-    memory = ReadyMemory(most_bytes=100)
+    memory = ReadyMemory(most_bytes=2 * (40 + ENTRY_BYTES))
     keys = [key_of(f"{n:064x}", model="m", prompt_version="1") for n in range(5)]
     results = [ReadyResult(generation_id=uuid4(), model="m", stickers=b"x" * 40) for _ in keys]
     for key, result in zip(keys, results, strict=True):
