@@ -199,7 +199,7 @@ class _LeaseStream:
                 self.worker_id = request.worker_id
                 self.until_empty = request.until_empty
                 self.batched = request.batched
-                self.credits = min(self.credits + request.credits, 2 * MAX_CREDITS)
+                self.credits = min(self.credits + request.credits, 10 * MAX_CREDITS)
                 self._woken.set()
         finally:
             self.ended = True
