@@ -156,6 +156,13 @@ def sweeps() -> float:
     return sum(REGISTRY.get_sample_value("glossa_cache_sweeps_total", {"by": n}) or 0 for n in by)
 
 
+async def until_swept(before: float) -> None:
+    """Wait for the end of the sweep that every Cache begins with."""
+    async with asyncio.timeout(20):
+        while sweeps() == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
 async def open_house(
     admin_url: str, databases: Mapping[str, str], keys: Keys, folder: Path, **cache: Any
@@ -167,9 +174,7 @@ async def open_house(
             databases, keys, folder, with_worker=False, cache={**PATIENT, **cache}
         ) as suite:
             house = House(suite, admin)
-            async with asyncio.timeout(20):
-                while sweeps() == swept:  # noqa: ASYNC110 - the first one comes at once
-                    await asyncio.sleep(0.01)
+            await until_swept(swept)
             yield house
             await house.assert_sound()
     finally:

@@ -136,3 +136,21 @@ async def test_what_waits_for_its_next_attempt_stands_in_nobodys_way(
         assert waiting.estimated_wait.seconds > 3000
         await house.admin.execute("UPDATE cache.generations SET run_after = now()")
         assert (await house.worker.lease()).lease.generation_id == first
+
+
+async def test_joining_lifts_background_work_that_waits_for_its_next_attempt(
+    house: House,
+) -> None:
+    content = lecture("a page that fails at first")
+    pdf_hash = (await house.suite.upload("anna", content)).file.pdf_hash
+    await house.suite.upload("bert", content)
+    started = await house.suite.explain("anna", pdf_hash, background=True)
+    await house.admin.execute(
+        "UPDATE cache.generations SET turn = NULL, run_after = now() + interval '1 hour'"
+    )
+
+    await house.suite.explain("bert", pdf_hash)
+
+    lane = "SELECT lane FROM cache.generations WHERE generation_id = $1"
+    assert await house.admin.fetchval(lane, started.generation_id) == 0
+    assert await house.admin.fetchval("SELECT turn IS NULL FROM cache.generations")

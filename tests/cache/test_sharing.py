@@ -464,3 +464,53 @@ async def test_use_of_results_is_noted(house: House, admin_url: str) -> None:
         await other.explain("alice", pdf_hash)
     # Every replica writes down what it served when it goes, at the latest.
     await house.until("SELECT last_accessed_at IS NOT NULL FROM cache.generations")
+
+
+async def test_invalidating_a_copy_reaches_what_it_was_taken_from(house: House) -> None:
+    """Otherwise the wrong text would only be taken over again."""
+    content = lecture("Entropy is a measure of disorder.")
+    first = (await house.suite.upload("alice", content)).file.pdf_hash
+    other = (await house.suite.upload("bob", rewritten(content))).file.pdf_hash
+    await make_ready(house, "alice", first)
+    assert (await house.suite.explain("bob", other)).outcome == CACHED
+
+    assert (await invalidate(house, pdf_hash=other)).retired == 2
+
+    assert (await house.suite.explain("bob", other)).outcome == GENERATED
+
+
+async def test_a_collected_document_leaves_the_same_page_in_other_files(house: House) -> None:
+    content = lecture("Entropy is a measure of disorder.")
+    first = (await house.suite.upload("alice", content)).file.pdf_hash
+    other = (await house.suite.upload("bob", rewritten(content))).file.pdf_hash
+    await make_ready(house, "alice", first)
+    assert (await house.suite.explain("bob", other)).outcome == CACHED
+
+    await invalidate(house, pdf_hash=first, reason="DOCUMENT_COLLECTED")
+
+    assert (await house.suite.explain("bob", other)).outcome == CACHED
+
+
+async def test_a_request_id_is_answered_from_the_ledger_when_its_request_is_forgotten(
+    house: House,
+) -> None:
+    pdf_hash, request_id = await house.document("alice"), str(uuid4())
+    first = await house.suite.explain("alice", pdf_hash, request_id=request_id)
+    await house.worker.complete(await house.worker.lease())
+    await house.admin.execute("DELETE FROM cache.requests")
+    await invalidate(house, pdf_hash=pdf_hash)  # so that nothing is ready under its key
+
+    again = await house.suite.explain("alice", pdf_hash, request_id=request_id)
+
+    assert (again.outcome, again.generation_id) == (REPLAYED, first.generation_id)
+    assert again.stickers[0].title == "Entropy"
+    assert await house.balance("alice") == 999
+    # As the sweep would find it: the request was kept for thirty days and then forgotten.
+    await house.admin.execute(
+        "INSERT INTO cache.requests (request_id, user_id, pdf_hash, page, locale, state, nonce,"
+        " held_until, outcome, generation_id, units) VALUES ($1, 'alice', $2, 1, 'en', 'served',"
+        " gen_random_uuid(), now(), 'generated', $3, 1)",
+        request_id,
+        pdf_hash,
+        first.generation_id,
+    )

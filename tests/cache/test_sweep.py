@@ -20,7 +20,7 @@ from services.cache.queue_store import QueueStore
 from services.cache.request_store import RequestStore
 from services.cache.sweep import LEADER
 from services.runtime.database import Database
-from tests.cache.conftest import PATIENT, House, refused
+from tests.cache.conftest import PATIENT, House, refused, sweeps, until_swept
 from tests.cache.leases import fail, jobs_until_empty, opened, pass_time, row, sweep, sweep_of
 from tests.suite import Keys, running_suite
 
@@ -34,10 +34,12 @@ async def old_house(
 ) -> AsyncIterator[House]:
     """Not checked at its end: what was bought long ago is known to the ledger alone."""
     admin = await asyncpg.connect(admin_url)
+    before = sweeps()
     try:
         async with running_suite(
             databases, keys, tmp_path, with_worker=False, cache=PATIENT, quota=EVERYBODY_PAYS
         ) as suite:
+            await until_swept(before)
             yield House(suite, admin)
     finally:
         await admin.close()

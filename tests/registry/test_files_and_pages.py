@@ -230,6 +230,7 @@ async def test_simultaneous_first_looks_at_a_page_agree(
         ({"page": -1}, "INVALID_ARGUMENT", "page"),
         ({"page": 3}, "PAGE_OUT_OF_RANGE", "page"),
         ({"page": 2_147_483_647}, "PAGE_OUT_OF_RANGE", "page"),
+        ({"page": 2_147_483_647, "neighbours": 1}, "PAGE_OUT_OF_RANGE", "page"),
         ({"page": 1, "file_id": "nonsense"}, "INVALID_ARGUMENT", "file_id"),
         ({"page": 1, "pdf_hash": "A" * 64}, "INVALID_ARGUMENT", "pdf_hash"),
     ],

@@ -231,6 +231,26 @@ async def plant(registry: Registry, statement: str, *values: object) -> None:
     await registry.rows(statement, *values)
 
 
+async def test_a_document_that_is_held_keeps_its_bytes_though_its_count_is_wrong(
+    own: Registry, someone: pb.Owner
+) -> None:
+    content = pdfs.unique_pdf("miscounted")
+    await own.upload(content, someone)
+    await plant(
+        own,
+        "UPDATE registry.canonical_documents SET reference_count = 0,"
+        " unreferenced_at = now() - interval '40 days' WHERE pdf_hash = $1",
+        hash_of(content),
+    )
+
+    answer = await collect(own)
+
+    assert (answer.documents, answer.failed) == (0, 1)
+    assert kept_hashes(own) == {hash_of(content)}
+    await check_health(own, repair=True)
+    assert (await check_health(own)).findings_count == 0
+
+
 async def test_planted_drift_is_found_repaired_and_gone(own: Registry, someone: pb.Owner) -> None:
     contents = [pdfs.unique_pdf(f"drift {number}") for number in range(5)]
     files = [(await own.upload(content, someone)).file for content in contents]

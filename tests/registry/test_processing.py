@@ -246,6 +246,26 @@ PUBLIC = CallbackRules(secret=SECRET.encode())
 
 
 @pytest.mark.parametrize(
+    "address", ["64:ff9b::a9fe:a9fe", "2002:7f00:1::", "::7f00:1", "fec0::1", "::ffff:10.0.0.1"]
+)
+def test_an_inner_address_in_disguise_is_not_called(address: str) -> None:
+    assert not PUBLIC.may_call(address)
+    assert PUBLIC.may_call("2606:4700::1111")
+
+
+async def test_a_host_that_is_no_name_is_put_off_like_any_other(
+    databases: Mapping[str, str], keys: Keys, tmp_path: Path, someone: pb.Owner
+) -> None:
+    async with replica(databases, keys, tmp_path, **CALLING) as registry:
+        odd = "https://a..b/"
+        file = (await registry.upload(pdfs.unique_pdf("odd"), someone, callback_url=odd)).file
+        tried = "SELECT 1 FROM registry.callbacks WHERE last_error = 'has no address'"
+        while not await registry.rows(tried):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert file.file_id
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "",
