@@ -82,9 +82,11 @@ class Child:
                 cwd="/",
                 start_new_session=True,
             )
-        except OSError as error:
+        except BaseException as error:  # also when whoever asked has gone
             ours.close()
-            raise PdfReaderLost from error
+            if isinstance(error, OSError):
+                raise PdfReaderLost from error
+            raise
         finally:
             theirs.close()
         child = cls(process, ours, limits)
