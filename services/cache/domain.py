@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from services.runtime.errors import AlreadyExists, Conflict, DependencyDown, NotFound
@@ -141,18 +141,6 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sticker:
-    """One explanation note; `box` is left, top, right, bottom as fractions of the page."""
-
-    sticker_id: str
-    kind: str
-    title: str
-    body_markdown: str
-    quote: str
-    box: tuple[float, float, float, float] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Generation:
     """One piece of AI work as it stands."""
 
@@ -165,7 +153,10 @@ class Generation:
     attempts: int
     created_at: datetime
     completed_at: datetime | None
-    stickers: tuple[Sticker, ...]
+    # What was made, as bytes of the messages that carry it; None until it is ready.
+    result: bytes | None
+    # The same for results from before they were kept as bytes.
+    result_json: list[dict[str, Any]] | None
     error_reason: str | None
     error_message: str | None
     lane: Lane = Lane.INTERACTIVE

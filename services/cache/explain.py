@@ -7,7 +7,7 @@ and refunds, and every refund that becomes due is written in the transaction tha
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -32,7 +32,6 @@ from services.cache.domain import (
     RequestState,
     ResolvedPage,
     Status,
-    Sticker,
     generation_started_by,
     scope_of,
 )
@@ -56,8 +55,8 @@ TWIN_POLL_SECONDS = 0.02
 # A user may change the mind while we look; nobody changes it every millisecond.
 MOST_SCOPES_TRIED = 3
 
-# Stickers as they go over the wire.
-Prepare = Callable[[Sequence[Sticker]], bytes]
+# A result as it goes over the wire.
+Prepare = Callable[[Generation], bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,7 +375,7 @@ class ExplainPage:
             outcome=outcome,
             receipt=admission.receipt,
             limits=admission.limits,
-            stickers=self._prepare(shown.stickers) if shown else b"",
+            stickers=self._prepare(shown) if shown else b"",
             stale=shown is not None and shown is not generation,
             error=(generation.error_reason or "", generation.error_message or "")
             if failed
@@ -394,7 +393,7 @@ class ExplainPage:
         result = ReadyResult(
             generation_id=generation.generation_id,
             model=generation.key.model,
-            stickers=self._prepare(generation.stickers),
+            stickers=self._prepare(generation),
         )
         self._ready.add(generation.key, result)
         return result
