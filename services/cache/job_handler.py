@@ -8,18 +8,15 @@ from collections.abc import (
     Callable,
     Collection,
     Hashable,
-    Iterable,
     Sequence,
 )
 from contextlib import aclosing, suppress
-from datetime import datetime, timedelta
-from typing import TypeVar
+from datetime import timedelta
 
 import structlog
 from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1 import jobs_pb2 as pb
 from glossa.cache.v1.jobs_pb2_grpc import JobServiceServicer
-from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import Counter
 
 from services.cache.job_domain import Failure, Job, Lease, Progress, Verdict
@@ -29,12 +26,11 @@ from services.cache.wire import MODES, check_stickers, pack_result
 from services.runtime.auth import allow
 from services.runtime.errors import InvalidInput
 from services.runtime.interceptors import Context
-from services.runtime.validation import parse_text, parse_uuid, require
+from services.runtime.timestamps import fill_timestamp
+from services.runtime.validation import parse_each, parse_text, parse_uuid, require
 
 log = structlog.get_logger()
 
-Message = TypeVar("Message")
-Value = TypeVar("Value")
 _OfLease = pb.LeaseProgress | pb.CompleteJobsRequest.Item | pb.FailJobsRequest.Item
 
 MAX_CREDITS = 500
@@ -100,7 +96,7 @@ class JobHandler(JobServiceServicer):
         self, request: pb.RenewLeasesRequest, context: Context
     ) -> pb.RenewLeasesResponse:
         _require_worker(request.worker_id, len(request.leases), "leases")
-        renewals = _each(request.leases, _progress, "leases")
+        renewals = parse_each("leases", request.leases, _progress)
         kept, lost = await self._store.renew_leases(renewals)
         LEASES_LOST.labels("renew").inc(lost)
         _log_leases("heartbeat_extended", [one.lease for one in kept], logging.DEBUG)
@@ -114,7 +110,7 @@ class JobHandler(JobServiceServicer):
         self, request: pb.CompleteJobsRequest, context: Context
     ) -> pb.CompleteJobsResponse:
         _require_worker(request.worker_id, len(request.items), "items")
-        results = _each(request.items, _result, "items")
+        results = parse_each("items", request.items, _result)
         accepted = await self._store.complete_jobs(dict(reversed(results)))
         for seconds in accepted.values():
             self._pace.add(seconds)
@@ -129,7 +125,7 @@ class JobHandler(JobServiceServicer):
     @allow("worker")
     async def FailJobs(self, request: pb.FailJobsRequest, context: Context) -> pb.FailJobsResponse:
         _require_worker(request.worker_id, len(request.items), "items")
-        failures = _each(request.items, _failure, "items")
+        failures = parse_each("items", request.items, _failure)
         verdicts = []
         for failure in failures:
             verdict = await self._store.fail_job(failure)
@@ -145,7 +141,7 @@ class JobHandler(JobServiceServicer):
         self, request: pb.ReleaseJobsRequest, context: Context
     ) -> pb.ReleaseJobsResponse:
         _require_worker(request.worker_id, len(request.leases), "leases")
-        leases = _each(request.leases, _lease, "leases")
+        leases = parse_each("leases", request.leases, _lease)
         released = await self._release(leases)
         verdicts = _verdicts(leases, released)
         return pb.ReleaseJobsResponse(verdicts=_render_verdicts(verdicts, "release"))
@@ -253,19 +249,6 @@ def _log_skipped(leases: Sequence[Lease], verdicts: Sequence[Verdict]) -> None:
     _log_leases("lock_skipped_duplicate", lost)
 
 
-def _each(
-    messages: Iterable[Message], parse: Callable[[Message], Value], field: str
-) -> list[Value]:
-    """All of them parsed; what is wrong with one is told with its place."""
-    values: list[Value] = []
-    for message in messages:
-        try:
-            values.append(parse(message))
-        except InvalidInput as error:
-            raise error.within(f"{field}[{len(values)}]") from None
-    return values
-
-
 def _lease(message: pb.Lease) -> Lease:
     require(message.attempt >= 1, "attempt", "must be at least 1")
     return Lease(parse_uuid("generation_id", message.generation_id), message.attempt)
@@ -333,7 +316,7 @@ def _render_jobs(jobs: Sequence[Job]) -> pb.LeaseJobsResponse:
         lease = message.lease
         lease.generation_id, lease.attempt = str(job.lease.generation_id), job.lease.attempt
         message.pdf_hash, message.page = job.key.pdf_hash, job.key.page
-        _stamp(message.created_at, job.created_at)
+        fill_timestamp(message.created_at, job.created_at)
     return batch
 
 
@@ -347,12 +330,7 @@ def _render_pattern(job: Job) -> pb.Job:
         model=job.key.model,
         images_count=job.images_count,
     )
-    _stamp(message.leased_until, job.leased_until)
-    _stamp(message.deadline_at, job.deadline_at)
+    fill_timestamp(message.leased_until, job.leased_until)
+    fill_timestamp(message.deadline_at, job.deadline_at)
     message.time_left.FromTimedelta(job.time_left)
     return message
-
-
-def _stamp(message: Timestamp, at: datetime) -> None:
-    """FromDatetime, in a third of its time."""
-    message.seconds, message.nanos = int(at.timestamp()), at.microsecond * 1000

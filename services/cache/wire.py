@@ -18,8 +18,7 @@ from services.cache.domain import (
     RequestRecord,
     Status,
 )
-from services.runtime.errors import InvalidInput
-from services.runtime.validation import parse_text, require
+from services.runtime.validation import parse_each, parse_text, require
 
 MAX_STICKERS = 50
 MAX_TITLE = 300
@@ -157,11 +156,7 @@ def _render_sticker(sticker: dict[str, Any]) -> pb.Sticker:
 
 def check_stickers(stickers: Sequence[pb.Sticker]) -> None:
     require(len(stickers) <= MAX_STICKERS, "stickers", f"must be at most {MAX_STICKERS}")
-    for index, sticker in enumerate(stickers):
-        try:
-            _check_sticker(sticker)
-        except InvalidInput as error:
-            raise error.within(f"stickers[{index}]") from None
+    parse_each("stickers", stickers, _check_sticker)
 
 
 def _check_sticker(message: pb.Sticker) -> None:

@@ -1,11 +1,16 @@
 """Checks every handler needs; each failure names the field and says what is expected."""
 
 import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 from uuid import UUID
 
 from asyncpg.pgproto import pgproto
 
 from services.runtime.errors import InvalidInput
+
+Message = TypeVar("Message")
+Value = TypeVar("Value")
 
 _IDENTITY = re.compile(r"[A-Za-z0-9._@:-]{1,128}")
 _PDF_HASH = re.compile(r"[0-9a-f]{64}")
@@ -16,6 +21,19 @@ def require(condition: bool, field: str, message: str) -> None:
     """Refuse the request unless `condition` holds."""
     if not condition:
         raise InvalidInput(f"{field} {message}", field=field)
+
+
+def parse_each(
+    field: str, messages: Iterable[Message], parse: Callable[[Message], Value]
+) -> list[Value]:
+    """All of them parsed; what is wrong with one is told with its place."""
+    values: list[Value] = []
+    for message in messages:
+        try:
+            values.append(parse(message))
+        except InvalidInput as error:
+            raise error.within(f"{field}[{len(values)}]") from None
+    return values
 
 
 def parse_text(field: str, value: str, *, most: int, least: int = 1) -> str:
