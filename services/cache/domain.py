@@ -10,6 +10,10 @@ from services.runtime.errors import AlreadyExists, Conflict, DependencyDown, Not
 
 LOCALES = ("en", "zh-Hans")
 PAGE_EXPLANATION = "page_explanation"
+# A whole document; its key names the first page.
+DOCUMENT_MARKDOWN = "document_markdown"
+# The language of what is in whatever language it is.
+UNDETERMINED = "und"
 SHARED_SCOPE = "shared"
 
 
@@ -113,6 +117,7 @@ class Ask:
     background: bool = False
     # An older version may be shown while a new one is made.
     allow_stale: bool = False
+    kind: str = PAGE_EXPLANATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +130,12 @@ class ResolvedPage:
     images_count: int
     # Everything a model sees of the page and its neighbours; empty when that is not known.
     context_fingerprint: str = ""
+
+    def as_document(self) -> "ResolvedPage":
+        """The document it begins: what the first page looks like says nothing about the rest."""
+        return ResolvedPage(
+            pdf_hash=self.pdf_hash, page=self.page, effective_mode="text_only", images_count=0
+        )
 
 
 class Key(NamedTuple):
@@ -189,10 +200,11 @@ class Request:
     generation_id: UUID | None
     scope: str
     background: bool
+    kind: str
 
     def is_for(self, ask: Ask, page: ResolvedPage) -> bool:
-        asked = (ask.user_id, page.pdf_hash, page.page, ask.locale)
-        return asked == (self.user_id, self.pdf_hash, self.page, self.locale)
+        asked = (ask.user_id, ask.kind, page.pdf_hash, page.page, ask.locale)
+        return asked == (self.user_id, self.kind, self.pdf_hash, self.page, self.locale)
 
 
 @dataclass(frozen=True, kw_only=True)

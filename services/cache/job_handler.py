@@ -22,7 +22,7 @@ from prometheus_client import Counter
 from services.cache.job_domain import Failure, Job, Lease, Progress, Verdict
 from services.cache.job_store import JobStore
 from services.cache.queue import JobBell, Pace
-from services.cache.wire import MODES, check_stickers, pack_result
+from services.cache.wire import MODES, check_result, pack_result
 from services.runtime.auth import allow
 from services.runtime.errors import InvalidInput
 from services.runtime.interceptors import Context
@@ -280,7 +280,7 @@ def _progress(message: pb.LeaseProgress) -> Progress:
 
 
 def _result(message: pb.CompleteJobsRequest.Item) -> tuple[Lease, bytes]:
-    check_stickers(message.stickers)
+    check_result(message)
     return _lease_of(message), pack_result(message)
 
 

@@ -11,6 +11,7 @@ from google.protobuf import struct_pb2
 
 from services.cache.describe import Story
 from services.cache.domain import (
+    DOCUMENT_MARKDOWN,
     SHARED_SCOPE,
     AttemptFailure,
     Generation,
@@ -24,6 +25,8 @@ MAX_STICKERS = 50
 MAX_TITLE = 300
 MAX_BODY = 20_000
 MAX_QUOTE = 2_000
+# With what else is in a message it stays below the 4 MiB that gRPC takes.
+MAX_MARKDOWN_BYTES = 3 << 20
 
 STATUSES = {
     Status.GENERATING: pb.GENERATION_STATUS_GENERATING,
@@ -51,6 +54,8 @@ def render_generation(generation: Generation, queue: Queue) -> pb.Generation:
         done=generation.done,
         total=generation.total,
         queue_position=queue.position,
+        kind=generation.key.kind,
+        markdown=_markdown(generation),
     )
     message.created_at.FromDatetime(generation.created_at)
     if generation.completed_at is not None:
@@ -117,7 +122,9 @@ def _render_failure(failure: AttemptFailure) -> pb.AttemptFailure:
 
 
 def prepare_result(generation: Generation) -> bytes:
-    """What was made, as a part of any message with `stickers` of that number."""
+    """What was made, as a part of the answer to who asked for it."""
+    if generation.key.kind == DOCUMENT_MARKDOWN:
+        return pb.ConvertDocumentResponse(markdown=_markdown(generation)).SerializeToString()
     return pb.ExplainPageResponse(stickers=_stickers(generation)).SerializeToString()
 
 
@@ -125,6 +132,17 @@ def pack_result(item: jobs_pb2.CompleteJobsRequest.Item) -> bytes:
     """A result as it is kept: as the worker sent it, but for its lease."""
     item.ClearField("lease")
     return item.SerializeToString()
+
+
+def check_result(item: jobs_pb2.CompleteJobsRequest.Item) -> None:
+    check_stickers(item.stickers)
+    fits = len(item.markdown.encode()) <= MAX_MARKDOWN_BYTES
+    require(fits, "markdown", "must be at most 3 MiB")
+    require(not (item.stickers and item.markdown), "markdown", "must be empty with stickers")
+
+
+def _markdown(generation: Generation) -> str:
+    return jobs_pb2.CompleteJobsRequest.Item.FromString(generation.result or b"").markdown
 
 
 def _stickers(generation: Generation) -> Iterable[pb.Sticker]:
