@@ -36,6 +36,8 @@ class FakeOpenAI:
         self.count = Count()
         self.requests: list[dict[str, Any]] = []
         self.answer: Callable[[Question], Answer] = usual
+        # Before each answer.
+        self.delay_seconds = 0.0
         self.gate = asyncio.Event()
         self.gate.set()
         self.arrived = asyncio.Condition()
@@ -82,6 +84,7 @@ class FakeOpenAI:
             self.requests.append(dict(question.body))
             self.arrived.notify_all()
         await self.gate.wait()
+        await asyncio.sleep(self.delay_seconds)
         problem = problem_with(question)
         return error(400, problem) if problem else self.answer(question)
 

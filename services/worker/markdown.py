@@ -38,7 +38,7 @@ _REFERENCE = re.compile(r"!?\[([^\[\]]+)\]\[[^\[\]]*\]")
 _DEFINITION = re.compile(r"^[ >]*\[[^\[\]]+\]:.*$", re.MULTILINE)
 _AUTOLINK = re.compile(r"<((?:[a-z][a-z0-9+.-]{1,31}:|[\w.+-]+@)[^\s<>]*)>", re.IGNORECASE)
 _SCHEME = re.compile(
-    r"(?:\b(?:https?|ftp|file|wss?)://(?:www\.)?|\b(?:javascript|vbscript|mailto|tel):"
+    r"(?:(?:https?|ftp|file|wss?)://(?:www\.)?|(?:javascript|vbscript):|\b(?:mailto|tel):"
     r"|\bdata:(?=[\w.+-]*[/;,])|\bwww\.(?=\w))",
     re.IGNORECASE,
 )

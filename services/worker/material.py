@@ -16,7 +16,7 @@ _MARKS = re.compile(
     r"|<<(?=/?SYS>>)"
     r"|<(?=/?(?:s|bos|eos|pad|unk|think|tool_call|tool_response|start_of_turn|end_of_turn)>)"
     r"|<(?=/?(?:system|developer|user|assistant|human|instructions?|prompt|material|page_text|"
-    r"context|images)\b[^<>]*>)",
+    r"context|images)(?:\s[^<>]*)?>)",
     re.IGNORECASE,
 )
 
@@ -47,5 +47,4 @@ def neutral(text: str) -> str:
 
 
 def _spaced(mark: re.Match[str]) -> str:
-    found = mark.group()
-    return f" {found}" if found == "|>" else f"{found[0]} {found[1:]}"
+    return f"{mark[0][0]} {mark[0][1:]}"

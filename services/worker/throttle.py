@@ -47,7 +47,7 @@ class Pace:
 
     def succeeded(self, *, began_at: float) -> None:
         # A call that began before the account was used up is no probe.
-        if self._used_up_at is not None and began_at >= self._used_up_at:
+        if self._used_up_at is not None and began_at > self._used_up_at:
             self._used_up_at = None
         self._limit = min(self._most, self._limit + 1 / self._limit)
 
@@ -59,7 +59,7 @@ class Pace:
         if error.retry_after is not None:
             self._pause(now, error.retry_after)
         # Calls that began before the limit was lowered say nothing about the new one.
-        if isinstance(error, ModelRateLimited) and began_at >= self._lowered_at:
+        if isinstance(error, ModelRateLimited) and began_at > self._lowered_at:
             self._limit = max(1.0, self._limit / 2)
             self._lowered_at = now
 
@@ -100,6 +100,8 @@ class Throttle:
             yield
         except ModelError as error:
             self._pace.failed(error, began_at=began_at, now=self._clock())
+            if isinstance(error, ModelQuotaExhausted):  # the job needs not come back before
+                error.retry_after = timedelta(seconds=self._pace.pause_left(self._clock()))
             log.info("model_pace", limit=self._pace.limit, reason=error.reason)
             raise
         else:
