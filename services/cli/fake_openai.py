@@ -28,7 +28,7 @@ async def run_fake_openai(port: int, manner: Manner) -> None:
     try:
         async with fake_openai(port) as server:
             server.answer = Behaviour(server, manner)
-            server.delay_seconds = manner.delay_seconds
+            server.before = lambda _: asyncio.sleep(manner.delay_seconds)
             print(server.url, flush=True)
             print(f"use it: OPENAI_BASE_URL={server.url} OPENAI_API_KEY=any make run", flush=True)
             print(f"what it counted: {server.url.removesuffix('/v1')}/count", flush=True)

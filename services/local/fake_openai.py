@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +28,10 @@ class Count:
             self.output_tokens += answer.usage["output_tokens"]
 
 
+async def at_once(_: Question) -> None:
+    """Nothing happens before the answer."""
+
+
 class FakeOpenAI:
     """Answers every call by `answer`; while `gate` is closed, calls wait."""
 
@@ -36,8 +40,8 @@ class FakeOpenAI:
         self.count = Count()
         self.requests: list[dict[str, Any]] = []
         self.answer: Callable[[Question], Answer] = usual
-        # Before each answer.
-        self.delay_seconds = 0.0
+        # Awaited before each answer, e.g. to look around or to be slow.
+        self.before: Callable[[Question], Awaitable[None]] = at_once
         self.gate = asyncio.Event()
         self.gate.set()
         self.arrived = asyncio.Condition()
@@ -84,7 +88,7 @@ class FakeOpenAI:
             self.requests.append(dict(question.body))
             self.arrived.notify_all()
         await self.gate.wait()
-        await asyncio.sleep(self.delay_seconds)
+        await self.before(question)
         problem = problem_with(question)
         return error(400, problem) if problem else self.answer(question)
 
