@@ -24,6 +24,7 @@ from services.worker.handler import WorkerHandler
 from services.worker.image_analysis import ImageAnalysis
 from services.worker.image_store import ImageStore
 from services.worker.lease_loop import LeaseLoop
+from services.worker.loop_lag import watching_the_loop
 from services.worker.model import Explainer
 from services.worker.model_calls import ModelCalls
 from services.worker.offline import OfflineExplainer
@@ -93,7 +94,7 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Watches]
             concurrency=config.concurrency,
             renew_every=config.renew_every,
         )
-        async with operations.reporting(), forgetting(chunks, images):
+        async with operations.reporting(), forgetting(chunks, images), watching_the_loop():
             yield loop, Watches(events=events, cache=Cache(cache_channel))
 
 

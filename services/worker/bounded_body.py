@@ -6,8 +6,8 @@ import httpx2
 
 from services.worker.model import ModelAnswerTooLarge, ModelEndless, ModelForeignAnswer
 
-# Far above any answer that fits the token limit.
-MAX_ANSWER_BYTES = 2 * 1024 * 1024
+# Far above any answer that fits the token limit, and quick to read whatever is in it.
+MAX_ANSWER_BYTES = 512 * 1024
 HTTP_ERROR = 400
 
 

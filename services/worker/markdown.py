@@ -9,8 +9,8 @@ from itertools import islice
 TITLE_CHARACTERS = 120
 BODY_CHARACTERS = 4_000
 QUOTE_CHARACTERS = 300
-# Nothing sensible is longer; it also bounds the work below.
-_INPUT_CHARACTERS = 8_000
+# Nothing sensible is longer; it also bounds the work below, which no other thread can interrupt.
+_INPUT_CHARACTERS = 5_000
 _LAYERS = 8
 _OCCURRENCES = 50
 
@@ -19,9 +19,11 @@ _CONTROL = re.compile(
     "\u202a-\u202e\u2066-\u2069\ufeff"  # text direction overrides can show what is not there
     "\u200b\u2060-\u2064\U000e0000-\U000e007f\U000e0100-\U000e01ef]"  # and these hide what is
 )
-_COMMENT = re.compile(r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[.*?\]\]>", re.DOTALL)
+# Longer ones keep their words and lose their meaning all the same, see below.
+_COMMENT = re.compile(r"<!--.{0,500}?-->|<\?.{0,500}?\?>|<!\[CDATA\[.{0,500}?\]\]>", re.DOTALL)
 _WITH_CONTENT = re.compile(
-    r"<(script|style|iframe|object|svg|math|template|noscript|textarea|title)\b[^>]*>.*?</\1\s*>",
+    r"<(script|style|iframe|object|svg|math|template|noscript|textarea|title)\b[^>]{0,500}>"
+    r".{0,1000}?</\1\s*>",
     re.DOTALL | re.IGNORECASE,
 )
 _TAG = re.compile(

@@ -45,3 +45,8 @@ IMAGES = Counter(
 CHUNKS_RESUMED = Counter(
     "glossa_worker_chunks_resumed_total", "Chunks that an earlier attempt had explained already."
 )
+LOOP_LAG_SECONDS = Histogram(
+    "glossa_worker_loop_lag_seconds",
+    "How late the event loop was; heartbeats are as late as that.",
+    buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 5),
+)

@@ -35,6 +35,7 @@ from services.worker.model import (
 )
 from services.worker.openai_response import output_text, read_answer
 from services.worker.output import IMAGE_SCHEMA, STICKER_SCHEMA, stickers_from, summary_from
+from services.worker.thinking import think
 
 MAX_OUTPUT_TOKENS = 6_000
 LONGEST_RETRY_AFTER = timedelta(hours=1)
@@ -71,7 +72,7 @@ class OpenAIExplainer:
         pictures = [page.render] if page.render else []
         body = await self._ask(
             instructions,
-            message=await asyncio.to_thread(_message, page_material(page), pictures),
+            message=await think(_message, page_material(page), pictures),
             output=_format("stickers", STICKER_SCHEMA),
         )
         stickers, usage = await _understood(
@@ -86,7 +87,7 @@ class OpenAIExplainer:
         """Depends on nothing but the picture: what is said of it may be told on any page."""
         body = await self._ask(
             prompts.describe_image(),
-            message=await asyncio.to_thread(_message, "{}", [image]),
+            message=await think(_message, "{}", [image]),
             output=_format("image", IMAGE_SCHEMA),
         )
         summary, usage = await _understood(body, lambda text: summary_from(text, image))
@@ -135,8 +136,8 @@ async def open_openai_explainer(
 
 
 async def _understood(body: bytes, understand: Callable[[str], Result]) -> tuple[Result, Usage]:
-    """In a thread, so that a large answer does not hold up heartbeats."""
-    return await asyncio.to_thread(_understand, body, understand)
+    """Beside the loop, so that a large answer does not hold up heartbeats."""
+    return await think(_understand, body, understand)
 
 
 def _understand(body: bytes, understand: Callable[[str], Result]) -> tuple[Result, Usage]:
