@@ -44,7 +44,11 @@ def document(*sheets: Sheet) -> bytes:
 
 
 def _draw(page: Any, sheet: Sheet) -> None:
-    page.insert_textbox((50, 40, 545, 400 if sheet.pictures else 800), sheet.text)
+    if sheet.pictures:
+        left = page.insert_textbox((50, 40, 545, 400), sheet.text, fontsize=6)
+    else:
+        left = page.insert_textbox((50, 40, 545, 800), sheet.text)
+    assert left >= 0, "the text does not fit, and nothing of it was written"
     if sheet.hidden:
         page.insert_text((50, 820), sheet.hidden, color=(1, 1, 1), fontsize=4)
     for place, number in enumerate(sheet.pictures):
