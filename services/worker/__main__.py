@@ -14,18 +14,25 @@ from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
 from services.runtime.server import CannotStart, Parts, Servicer, run, starting
-from services.runtime.settings import ExplanationSettings
 from services.worker.attempt import Attempts
+from services.worker.chunk_store import ChunkStore
 from services.worker.clients import Cache, Jobs, Quota, Registry
 from services.worker.config import Config
 from services.worker.delivery import Delivery
+from services.worker.forget import forgetting
 from services.worker.handler import WorkerHandler
+from services.worker.image_analysis import ImageAnalysis
+from services.worker.image_store import ImageStore
 from services.worker.lease_loop import LeaseLoop
+from services.worker.loop_lag import watching_the_loop
 from services.worker.model import Explainer
+from services.worker.model_calls import ModelCalls
 from services.worker.offline import OfflineExplainer
 from services.worker.once import parse_arguments, run_once
 from services.worker.operations import Operations
+from services.worker.pipeline import Pipeline
 from services.worker.store import EventStore
+from services.worker.throttle import Pace, Throttle
 from services.worker.watch import Watches
 
 
@@ -63,38 +70,48 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Watches]
         open_channel(config.registry_address, token) as registry_channel,
         open_channel(config.cache_address, token) as cache_channel,
         open_channel(config.quota_address, token) as quota_channel,
-        open_explainer(settings) as explainer,
+        open_explainer(config) as explainer,
     ):
-        events = EventStore(database)
+        events, chunks = EventStore(database), ChunkStore(database)
+        images = ImageStore(
+            database, prompt_version=settings.prompt_version, model=settings.model_name
+        )
         jobs = Jobs(cache_channel, config.worker_id or f"worker-{secrets.token_hex(4)}")
         operations = Operations(Quota(quota_channel).record_operations)
-        attempts = Attempts(
+        pace = Pace(most=config.model_concurrency, quota_pause=config.model_quota_pause)
+        calls = ModelCalls(explainer=explainer, throttle=Throttle(pace), operations=operations)
+        pipeline = Pipeline(
             registry=Registry(registry_channel),
-            explainer=explainer,
-            delivery=Delivery(jobs=jobs, events=events),
-            operations=operations,
+            calls=calls,
+            images=ImageAnalysis(calls=calls, store=images),
+            chunks=chunks,
             prompt_version=settings.prompt_version,
         )
+        attempts = Attempts(pipeline=pipeline, delivery=Delivery(jobs=jobs, events=events))
         loop = LeaseLoop(
             jobs=jobs,
             attempts=attempts,
             concurrency=config.concurrency,
             renew_every=config.renew_every,
         )
-        async with operations.reporting():
+        async with operations.reporting(), forgetting(chunks, images), watching_the_loop():
             yield loop, Watches(events=events, cache=Cache(cache_channel))
 
 
 @asynccontextmanager
-async def open_explainer(settings: ExplanationSettings) -> AsyncIterator[Explainer]:
+async def open_explainer(config: Config) -> AsyncIterator[Explainer]:
     """A language model when there is a key for one, the built-in explainer otherwise."""
-    if not settings.uses_openai:
+    if not config.explanation.uses_openai:
         yield OfflineExplainer()
         return
     # Imported here: it takes as long as everything else together, and offline nobody needs it.
     from services.worker.openai_explainer import open_openai_explainer  # noqa: PLC0415
 
-    async with open_openai_explainer(settings) as explainer:
+    async with open_openai_explainer(
+        config.explanation,
+        call_seconds=config.model_call_seconds,
+        link_hosts=config.link_hosts,
+    ) as explainer:
         yield explainer
 
 

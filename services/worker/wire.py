@@ -1,5 +1,6 @@
 """Translates between protobuf messages and this service's values, for clients and handler."""
 
+import hashlib
 from datetime import timedelta
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from services.worker.domain import (
     Box,
     Failure,
+    Image,
     Job,
     Lease,
     ModelCall,
@@ -46,6 +48,16 @@ def job_from(message: jobs_pb2.Job) -> Job:
         model=message.model,
         prompt_version=message.prompt_version,
         time_left=message.time_left.ToTimedelta(),
+    )
+
+
+def image_from(message: registry_pb2.PageImage) -> Image:
+    return Image(digest=message.digest, media_type=message.media_type, content=message.content)
+
+
+def render_from(content: bytes) -> Image:
+    return Image(
+        digest=hashlib.sha256(content).hexdigest(), media_type="image/png", content=content
     )
 
 
