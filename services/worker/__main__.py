@@ -14,10 +14,12 @@ from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
 from services.runtime.server import CannotStart, Parts, Servicer, run, starting
+from services.runtime.settings import CONVERSION_VERSION
 from services.worker.attempt import Attempts
 from services.worker.chunk_store import ChunkStore
 from services.worker.clients import Cache, Jobs, Quota, Registry
 from services.worker.config import Config
+from services.worker.convert import Conversion
 from services.worker.delivery import Delivery
 from services.worker.forget import forgetting
 from services.worker.handler import WorkerHandler
@@ -80,14 +82,22 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Watches]
         operations = Operations(Quota(quota_channel).record_operations)
         pace = Pace(most=config.model_concurrency, quota_pause=config.model_quota_pause)
         calls = ModelCalls(explainer=explainer, throttle=Throttle(pace), operations=operations)
+        registry, analysis = Registry(registry_channel), ImageAnalysis(calls=calls, store=images)
         pipeline = Pipeline(
-            registry=Registry(registry_channel),
+            registry=registry,
             calls=calls,
-            images=ImageAnalysis(calls=calls, store=images),
+            images=analysis,
             chunks=chunks,
             prompt_version=settings.prompt_version,
         )
-        attempts = Attempts(pipeline=pipeline, delivery=Delivery(jobs=jobs, events=events))
+        conversion = Conversion(
+            registry=registry, calls=calls, images=analysis, version=CONVERSION_VERSION
+        )
+        attempts = Attempts(
+            pipeline=pipeline,
+            conversion=conversion,
+            delivery=Delivery(jobs=jobs, events=events),
+        )
         loop = LeaseLoop(
             jobs=jobs,
             attempts=attempts,

@@ -6,12 +6,21 @@ from collections.abc import Callable
 import structlog
 
 from services.runtime.errors import DependencyDown, GlossaError, RelayedError
+from services.worker.convert import Conversion
 from services.worker.deadline import Deadline
 from services.worker.delivery import Delivery
-from services.worker.domain import Failure, Job, Progress, Sticker
+from services.worker.domain import (
+    DOCUMENT_MARKDOWN,
+    PAGE_EXPLANATION,
+    Failure,
+    Job,
+    Progress,
+    Result,
+)
 from services.worker.generation import progress_event
+from services.worker.image_analysis import Tell
 from services.worker.metrics import ATTEMPT_SECONDS, ATTEMPTS
-from services.worker.model import ModelError
+from services.worker.model import ModelError, ModelMismatch
 from services.worker.pipeline import Pipeline
 
 log = structlog.get_logger()
@@ -26,8 +35,9 @@ Report = Callable[[Progress], None]
 class Attempts:
     """Runs attempts. Every way in which one can end is delivered, recorded and counted."""
 
-    def __init__(self, *, pipeline: Pipeline, delivery: Delivery) -> None:
+    def __init__(self, *, pipeline: Pipeline, conversion: Conversion, delivery: Delivery) -> None:
         self._pipeline = pipeline
+        self._conversion = conversion
         self._delivery = delivery
 
     async def run(
@@ -48,26 +58,27 @@ class Attempts:
             ATTEMPT_SECONDS.observe(time.perf_counter() - started)
             log.info("attempt_ended", result=result)
 
-    async def _outcome(
-        self, job: Job, deadline: Deadline, report: Report
-    ) -> tuple[Sticker, ...] | Failure:
+    async def _outcome(self, job: Job, deadline: Deadline, report: Report) -> Result | Failure:
         try:
             async with deadline.running():
-                return await self._pipeline.explain(
-                    job, lambda progress: self._tell(job, progress, report)
-                )
+                return await self._make(job, lambda progress: self._tell(job, progress, report))
         except TimeoutError:
-            return Failure(
-                reason="ATTEMPT_TIMEOUT", message="Explaining the page took longer than allowed."
-            )
+            return Failure(reason="ATTEMPT_TIMEOUT", message="It took longer than allowed.")
         except Exception as error:
             return failure_of(error)
+
+    async def _make(self, job: Job, tell: Tell) -> Result:
+        if job.kind == PAGE_EXPLANATION:
+            return Result(stickers=await self._pipeline.explain(job, tell))
+        if job.kind == DOCUMENT_MARKDOWN:
+            return Result(markdown=await self._conversion.convert(job, tell))
+        raise ModelMismatch(f"this worker does not make {job.kind}")
 
     async def _tell(self, job: Job, progress: Progress, report: Report) -> None:
         report(progress)
         await self._delivery.record(progress_event(job.lease, progress))
 
-    async def _deliver(self, job: Job, outcome: tuple[Sticker, ...] | Failure) -> str:
+    async def _deliver(self, job: Job, outcome: Result | Failure) -> str:
         if isinstance(outcome, Failure):
             result = await self._delivery.fail(job.lease, outcome)
         else:

@@ -24,7 +24,7 @@ from services.worker.domain import (
     ModelCall,
     PageContent,
     Progress,
-    Sticker,
+    Result,
     Verdict,
 )
 from services.worker.generation import GenerationView
@@ -83,6 +83,7 @@ class Registry:
             has_hidden_text=text.has_hidden_text,
             neighbours=tuple(one.text for one in neighbours),
             images=tuple(images),
+            total_pages=text.total_pages,
         )
 
     async def get_render(self, pdf_hash: str, page: int) -> Image | None:
@@ -183,14 +184,14 @@ class Jobs:
         with calling("cache"):
             await self._stub.ReleaseJobs(request, timeout=CALL_SECONDS)
 
-    async def complete_jobs(
-        self, results: Sequence[tuple[Lease, tuple[Sticker, ...]]]
-    ) -> list[Verdict]:
+    async def complete_jobs(self, results: Sequence[tuple[Lease, Result]]) -> list[Verdict]:
         items = [
             jobs_pb2.CompleteJobsRequest.Item(
-                lease=lease_message(lease), stickers=[sticker_message(one) for one in stickers]
+                lease=lease_message(lease),
+                stickers=[sticker_message(one) for one in result.stickers],
+                markdown=result.markdown,
             )
-            for lease, stickers in results
+            for lease, result in results
         ]
         request = jobs_pb2.CompleteJobsRequest(worker_id=self._worker_id, items=items)
         with calling("cache"):

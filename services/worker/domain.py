@@ -27,6 +27,11 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
+# What the Cache wants made.
+PAGE_EXPLANATION = "page_explanation"
+DOCUMENT_MARKDOWN = "document_markdown"
+
+
 class Stage(StrEnum):
     QUEUED = "queued"
     READING = "reading"
@@ -53,9 +58,10 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One page to explain, and for how long it is ours."""
+    """A page to explain, or a document to convert, and for how long it is ours."""
 
     lease: Lease
+    kind: str
     pdf_hash: str
     page: int
     locale: str
@@ -114,6 +120,8 @@ class PageContent:
     images: tuple[Image, ...] = ()
     # The whole page as a picture, where it was asked for.
     render: Image | None = None
+    # Of the document.
+    total_pages: int = 0
 
     @property
     def is_scanned(self) -> bool:
@@ -156,6 +164,14 @@ class Sticker:
     body_markdown: str
     quote: str = ""
     box: Box | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What an attempt has made: stickers of a page, or a document in Markdown."""
+
+    stickers: tuple[Sticker, ...] = ()
+    markdown: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

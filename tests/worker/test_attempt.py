@@ -13,10 +13,11 @@ from glossa.cache.v1 import cache_pb2
 from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
-from services.runtime.settings import ExplanationSettings
+from services.runtime.settings import CONVERSION_VERSION, ExplanationSettings
 from services.worker.attempt import Attempts
 from services.worker.chunk_store import ChunkStore
 from services.worker.clients import Jobs, Quota, Registry
+from services.worker.convert import Conversion
 from services.worker.deadline import Deadline
 from services.worker.delivery import Delivery
 from services.worker.domain import (
@@ -26,6 +27,7 @@ from services.worker.domain import (
     Job,
     Page,
     Progress,
+    Result,
     Stage,
     Sticker,
     StickerKind,
@@ -102,14 +104,20 @@ async def bench(
                 prompt_version=explanation.prompt_version,
                 model=explanation.model_name,
             )
-            pipeline = Pipeline(
-                registry=Registry(registry),
-                calls=calls,
-                images=ImageAnalysis(calls=calls, store=images),
-                chunks=ChunkStore(database),
-                prompt_version=explanation.prompt_version,
+            pages, analysis = Registry(registry), ImageAnalysis(calls=calls, store=images)
+            return Attempts(
+                pipeline=Pipeline(
+                    registry=pages,
+                    calls=calls,
+                    images=analysis,
+                    chunks=ChunkStore(database),
+                    prompt_version=explanation.prompt_version,
+                ),
+                conversion=Conversion(
+                    registry=pages, calls=calls, images=analysis, version=CONVERSION_VERSION
+                ),
+                delivery=Delivery(jobs=jobs, events=events),
             )
-            return Attempts(pipeline=pipeline, delivery=Delivery(jobs=jobs, events=events))
 
         yield Bench(suite=cluster, attempts=attempts, jobs=jobs, events=events)
 
@@ -248,8 +256,8 @@ async def test_a_result_the_cache_refuses_does_not_fail_its_neighbours(bench: Be
     delivery = Delivery(jobs=bench.jobs, events=bench.events)
     job = await bench.lease()
     tree = Sticker(sticker_id="s1", kind=StickerKind.TERM, title="Tree", body_markdown="A graph.")
-    good = (tree,)
-    bad = (replace(tree, title=""), tree)
+    good = Result(stickers=(tree,))
+    bad = Result(stickers=(replace(tree, title=""), tree))
 
     results = await asyncio.gather(
         delivery.complete(replace(job.lease, attempt=5), good),
