@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
@@ -129,10 +129,29 @@ async def open_openai_explainer(
         default_headers={"accept-encoding": "identity"},
         http_client=DefaultAsyncHttpxClient(event_hooks={"response": [bound_body]}),
     )
+    await _rehearse()
     async with client:
         yield OpenAIExplainer(
             client, settings.model_name, call_seconds=call_seconds, link_hosts=link_hosts
         )
+
+
+async def _rehearse() -> None:
+    """Asks once with nobody listening: the client loads parts of itself on first use.
+
+    That would hold up the heartbeats of whatever else is under way for a third of a second.
+    """
+    silence = httpx2.MockTransport(lambda _: httpx2.Response(503))
+    async with AsyncOpenAI(
+        api_key="none",
+        base_url="http://rehearsal.invalid",
+        max_retries=0,
+        http_client=DefaultAsyncHttpxClient(transport=silence),
+    ) as nobody:
+        with suppress(ModelUnavailable):
+            await OpenAIExplainer(nobody, "none", call_seconds=60).explain(
+                Page(page=1, text="rehearsal", locale="en")
+            )
 
 
 async def _understood(body: bytes, understand: Callable[[str], Result]) -> tuple[Result, Usage]:
