@@ -47,6 +47,9 @@ def _inline(text: str) -> str:
 
 def _without_running(lines: Sequence[Line]) -> Iterator[Line]:
     """Without blocks that belong to the paper; a line among others may be words of the text."""
+    if all(line.kind is LineKind.RUNNING for line in lines):
+        yield from map(_as_prose, lines)  # there is nothing else on this page
+        return
     number = accumulate(line.opens for line in lines)
     for _, group in groupby(zip(number, lines, strict=True), key=itemgetter(0)):
         block = [line for _, line in group]
@@ -126,6 +129,6 @@ def _code(formula: str) -> str:
 
 def _pictures(summaries: Iterable[ImageSummary]) -> Iterator[str]:
     for summary in summaries:
-        if summary.shows_content:
-            words = " ".join(part for part in (summary.alt_text, summary.ocr_text) if part)
+        words = " ".join(part for part in (summary.alt_text, summary.ocr_text) if part)
+        if summary.shows_content and words:
             yield f"> **{summary.image_type.value.capitalize()}:** {_inline(words)}"

@@ -54,6 +54,10 @@ def test_a_line_that_a_neighbour_repeats_is_kept_within_a_paragraph() -> None:
     assert "by chance" in page_markdown(page, [neighbour])
 
 
+def test_a_page_like_its_neighbours_is_not_emptied() -> None:
+    assert page_markdown("Page 3 is blank.", ["Page 2 is blank."]) == "Page 3 is blank."
+
+
 def test_cells_of_a_table_are_no_headings() -> None:
     page = "Country\nCapital\nCurrency\n\nFrance\nParis\nEuro"
 
