@@ -199,7 +199,7 @@ class GenerationStore:
             deadline_at=row["deadline_at"],
             tried=row["tried"],
         )
-        return clocks, tuple(_attempt_failure(item) for item in row["failures"])
+        return clocks, tuple(attempt_failure_from(item) for item in row["failures"])
 
     async def read_queue(self, generation_id: UUID, *, seconds_each: float) -> Queue:
         """Place and expected wait, when a generation takes about `seconds_each`."""
@@ -267,7 +267,7 @@ def _sticker(item: dict[str, object]) -> Sticker:
     )
 
 
-def _attempt_failure(item: dict[str, Any]) -> AttemptFailure:
+def attempt_failure_from(item: dict[str, Any]) -> AttemptFailure:
     return AttemptFailure(
         attempt=item["attempt"],
         reason=item["reason"],

@@ -1,6 +1,7 @@
 """CacheService as gRPC sees it: check, call, render; decides nothing."""
 
 import re
+import time
 from datetime import timedelta
 from uuid import uuid4
 
@@ -164,6 +165,7 @@ def _ask(request: pb.ExplainPageRequest) -> Ask:
         locale=request.locale,
         background=request.background,
         allow_stale=request.allow_stale,
+        asked_at=time.perf_counter(),
     )
 
 

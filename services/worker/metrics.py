@@ -31,3 +31,14 @@ MODEL_CALLS = Counter(
     'Calls to the explainer by its kind and result: "ok", "cancelled" or the reason of the error.',
     ["model_kind", "result"],
 )
+DEAD_LETTERS = Counter("glossa_worker_dead_letters_total", "Generations that failed for good.")
+REDRIVEN = Counter(
+    "glossa_worker_dead_letters_redriven_total",
+    "Dead letters by what a redrive came to: started, already_live, gone.",
+    ["verdict"],
+)
+SAMPLES = Counter("glossa_worker_samples_total", "Latency samples recorded.")
+HOURS_ROLLED_UP = Counter("glossa_worker_hours_rolled_up_total", "Hours of metrics summed up.")
+SLOW_READERS = Counter(
+    "glossa_worker_slow_readers_total", "Watchers cut because they did not take a message in time."
+)
