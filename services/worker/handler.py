@@ -61,8 +61,11 @@ class WorkerHandler(WorkerServiceServicer):
         generation_id = parse_uuid("generation_id", request.generation_id)
         user_id = _user_id(request.user_id)
         require(request.after_sequence >= 0, "after_sequence", "must not be negative")
+        resumes = request.resume or request.after_sequence > 0
         messages = self._watches.watch(
-            generation_id, user_id=user_id, after_sequence=request.after_sequence
+            generation_id,
+            user_id=user_id,
+            after_sequence=request.after_sequence if resumes else None,
         )
         async with aclosing(messages):
             async for message in messages:

@@ -83,12 +83,15 @@ class Watches(Generic[Message]):
             follower.fail(Draining())
 
     async def watch(
-        self, generation_id: UUID, *, user_id: str, after_sequence: int
+        self, generation_id: UUID, *, user_id: str, after_sequence: int | None
     ) -> AsyncGenerator[Message]:
-        """Where the generation stands and every later change, until it ends."""
+        """Where the generation stands and every later change, until it ends.
+
+        With `after_sequence`, only the changes that came after it.
+        """
         view = await self._cache.get_generation(generation_id, user_id=user_id)
         with self._following(view) as follower:
-            seen = replace(snapshot(view, None), sequence=after_sequence)
+            seen = replace(snapshot(view, None), sequence=after_sequence or 0)
             async for update in self._first_updates(view, after_sequence):
                 yield self._render(update)
                 seen = update
@@ -102,7 +105,7 @@ class Watches(Generic[Message]):
                 yield message
 
     async def _first_updates(
-        self, view: GenerationView, after_sequence: int
+        self, view: GenerationView, after_sequence: int | None
     ) -> AsyncIterator[Update]:
         """The snapshot of a new watch, or what a resumed one has missed."""
         newest = await self._events.get_newest_event(view.generation_id)
@@ -111,9 +114,9 @@ class Watches(Generic[Message]):
         if view.ended and newest is not None and not newest.ends:
             await self._record_end(view)
             newest = await self._events.get_newest_event(view.generation_id)
-        if after_sequence == 0 or newest is None:
+        if after_sequence is None or newest is None:
             # With no events left, a caller who has seen some is told how things stand now.
-            sequence = newest.sequence if newest else after_sequence
+            sequence = newest.sequence if newest else after_sequence or 0
             if view.ended:
                 first = view_update(view, sequence=sequence)
             else:

@@ -24,6 +24,10 @@ QUICK_CACHE = {
 }
 
 
+# One user may ask for a whole lecture at once.
+GENEROUS_QUOTA = {"hard_limit": 10_000, "daily_limit": 10_000}
+
+
 class StartWorker(Protocol):
     """Starts a worker of the test's own; settings as in its Config."""
 
@@ -49,7 +53,13 @@ async def cluster(
 ) -> AsyncIterator[Suite]:
     """Everything but a worker."""
     async with running_suite(
-        databases, keys, tmp_path, with_worker=False, explanation=explanation, cache=QUICK_CACHE
+        databases,
+        keys,
+        tmp_path,
+        with_worker=False,
+        explanation=explanation,
+        cache=QUICK_CACHE,
+        quota=GENEROUS_QUOTA,
     ) as suite:
         yield suite
 
