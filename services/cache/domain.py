@@ -118,6 +118,8 @@ class Ask:
     # An older version may be shown while a new one is made.
     allow_stale: bool = False
     kind: str = PAGE_EXPLANATION
+    # When it came, on a clock that only measures.
+    asked_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ from services.cache.queue import JobBell, Pace
 from services.cache.refusals import PreferenceChanged, Refused, dead, require_admitted, reused
 from services.cache.request_store import RequestStore
 from services.cache.resolve import ResolvePage
+from services.cache.samples import Samples
 from services.runtime.errors import DependencyDown, GlossaError
 from services.runtime.settings import CONVERSION_VERSION, ExplanationSettings
 from services.runtime.single_flight import SingleFlight
@@ -95,6 +96,7 @@ class ExplainPage:
         pace: Pace,
         clocks: Clocks,
         settings: ExplanationSettings,
+        samples: Samples,
     ) -> None:
         self._pages = pages
         self._quota = quota
@@ -109,6 +111,7 @@ class ExplainPage:
         self._pace = pace
         self._clocks = clocks
         self._settings = settings
+        self._samples = samples
         self._looks: SingleFlight[Key, Generation | None] = SingleFlight()
         self._places: SingleFlight[UUID, Queue] = SingleFlight()
 
@@ -162,6 +165,7 @@ class ExplainPage:
                 # The charge is a twin's, made under an intent: that is what must be gone on with.
                 return await self._answer_again(ask, page)
             return await self._answer_from_ledger(ask, admission, result.generation_id)
+        self._samples.note_hit(ask, page)
         return Answer(
             request_id=ask.request_id,
             generation_id=result.generation_id,

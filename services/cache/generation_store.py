@@ -198,7 +198,7 @@ class GenerationStore:
             deadline_at=row["deadline_at"],
             tried=row["tried"],
         )
-        return clocks, tuple(_attempt_failure(item) for item in row["failures"])
+        return clocks, tuple(attempt_failure_from(item) for item in row["failures"])
 
     async def read_queue(self, generation_id: UUID, *, seconds_each: float) -> Queue:
         """Place and expected wait, when a generation takes about `seconds_each`."""
@@ -255,7 +255,7 @@ def generation_from(row: asyncpg.Record) -> Generation:
     )
 
 
-def _attempt_failure(item: dict[str, Any]) -> AttemptFailure:
+def attempt_failure_from(item: dict[str, Any]) -> AttemptFailure:
     return AttemptFailure(
         attempt=item["attempt"],
         reason=item["reason"],

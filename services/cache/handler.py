@@ -1,6 +1,7 @@
 """CacheService as gRPC sees it: check, call, render; decides nothing."""
 
 import re
+import time
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -199,6 +200,7 @@ def _ask(request: pb.ExplainPageRequest | pb.ConvertDocumentRequest) -> Ask:
         page=1,
         locale=UNDETERMINED,
         background=request.background,
+        asked_at=time.perf_counter(),
     )
 
 

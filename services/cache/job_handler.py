@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -16,12 +18,14 @@ from datetime import timedelta
 import structlog
 from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1 import jobs_pb2 as pb
-from glossa.cache.v1.jobs_pb2_grpc import JobServiceServicer
 from prometheus_client import Counter
 
+from services.cache.failed_store import FailedStore
+from services.cache.follow_handler import FollowHandler
 from services.cache.job_domain import Failure, Job, Lease, Progress, Verdict
 from services.cache.job_store import JobStore
 from services.cache.queue import JobBell, Pace
+from services.cache.status_store import StatusStore
 from services.cache.wire import MODES, check_result, pack_result
 from services.runtime.auth import allow
 from services.runtime.errors import InvalidInput
@@ -37,6 +41,9 @@ MAX_CREDITS = 500
 MAX_BATCH = 500
 MAX_CHUNKS = 1000
 MAX_RETRY_AFTER_SECONDS = 86_400
+MAX_HEARTBEAT_SECONDS = 3600
+# How long a stream that ends here waits to hear which jobs have arrived.
+ACKNOWLEDGE_SECONDS = 1.0
 
 LEASES_LOST = Counter(
     "glossa_cache_leases_lost_total", "Calls of late workers that changed nothing.", ["call"]
@@ -54,21 +61,22 @@ _VERDICTS = {
 }
 
 
-class JobHandler(JobServiceServicer):
+class JobHandler(FollowHandler):
     """Speaks protobuf for workers."""
 
     def __init__(
         self,
         store: JobStore,
         *,
+        statuses: StatusStore,
+        failed: FailedStore,
         bell: JobBell,
         pace: Pace,
         relay_wake: Callable[[], None],
         poll_seconds: float,
     ) -> None:
+        super().__init__(statuses=statuses, failed=failed, bell=bell, pace=pace)
         self._store = store
-        self._bell = bell
-        self._pace = pace
         self._relay_wake = relay_wake
         self._poll_seconds = poll_seconds
 
@@ -86,10 +94,14 @@ class JobHandler(JobServiceServicer):
                         async for message in messages:
                             yield message
                     await worker.wait(self._poll_seconds)
+                await worker.wait_for_acknowledgement()
                 if reading.done():
                     reading.result()  # a bad message from the worker is told to it
             finally:
                 reading.cancel()
+                if worker.handed:
+                    # It may have arrived all the same: then its worker finds the lease lost.
+                    await asyncio.shield(self._release(list(worker.handed)))
 
     @allow("worker")
     async def RenewLeases(
@@ -148,7 +160,7 @@ class JobHandler(JobServiceServicer):
 
     async def _lease(self, worker: "_LeaseStream") -> AsyncGenerator[pb.LeaseJobsResponse, None]:
         """Jobs for a worker. Of those sent one by one, what it does not take is given back."""
-        if worker.credits == 0:
+        if worker.credits == 0 or worker.seems_frozen:
             return
         jobs = await self._store.lease_jobs(worker.worker_id, min(worker.credits, MAX_BATCH))
         worker.credits -= len(jobs)
@@ -158,6 +170,7 @@ class JobHandler(JobServiceServicer):
         _log_leases("lock_acquired", [job.lease for job in jobs], worker=worker.worker_id)
         batch = _render_jobs(jobs)
         if worker.batched:
+            worker.hand_over([job.lease for job in jobs])
             yield batch
             return
         handed = 0
@@ -189,6 +202,31 @@ class _LeaseStream:
         self.until_empty = False
         self.batched = False
         self.found_nothing = False
+        self._heartbeat_seconds = 0.0
+        self._heard_at = time.monotonic()
+        # Jobs on their way, in the order in which they were sent.
+        self.handed: deque[Lease] = deque()
+        self._acknowledges = False
+        self._received = 0
+        self._all_received = asyncio.Event()
+
+    @property
+    def seems_frozen(self) -> bool:
+        """Its connection lives on without it: whoever promised to speak has been silent."""
+        silence = time.monotonic() - self._heard_at
+        return 0 < 2 * self._heartbeat_seconds < silence
+
+    def hand_over(self, leases: Sequence[Lease]) -> None:
+        if self._acknowledges:
+            self.handed.extend(leases)
+            self._all_received.clear()
+
+    async def wait_for_acknowledgement(self) -> None:
+        """What has arrived is not taken back, if its worker tells so within reason."""
+        if self.handed and not self.ended:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ACKNOWLEDGE_SECONDS):
+                    await self._all_received.wait()
 
     @property
     def done(self) -> bool:
@@ -204,10 +242,24 @@ class _LeaseStream:
                 self.until_empty = request.until_empty
                 self.batched = request.batched
                 self.credits = min(self.credits + request.credits, 10 * MAX_CREDITS)
+                self._hear(request)
                 self._woken.set()
         finally:
             self.ended = True
             self._woken.set()
+
+    def _hear(self, request: pb.LeaseJobsRequest) -> None:
+        promised = request.heartbeat_every.seconds + request.heartbeat_every.nanos / 1e9
+        in_range = 0 <= promised <= MAX_HEARTBEAT_SECONDS
+        require(in_range, "heartbeat_every", f"must be 0 to {MAX_HEARTBEAT_SECONDS} seconds")
+        self._heartbeat_seconds = promised
+        self._heard_at = time.monotonic()
+        self._acknowledges = request.acknowledges
+        while self.handed and self._received < request.received:
+            self.handed.popleft()
+            self._received += 1
+        if not self.handed:
+            self._all_received.set()
 
     async def wait(self, poll_seconds: float) -> None:
         """Until somebody rings, or long enough to look for work without being told."""

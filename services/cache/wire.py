@@ -74,7 +74,7 @@ def render_story(story: Story) -> pb.DescribeRequestResponse:
         state=pb.RequestState.Value(f"REQUEST_STATE_{story.state.upper()}"),
         units=story.units,
         charge_known=story.charge_known,
-        failures=[_render_failure(failure) for failure in story.failures],
+        failures=[render_failure(failure) for failure in story.failures],
         story=story.sentences(),
     )
     if story.outcome is not None:
@@ -113,7 +113,7 @@ def _render_clocks(message: pb.DescribeRequestResponse, story: Story) -> None:
             getattr(message.clocks, name).FromDatetime(at)
 
 
-def _render_failure(failure: AttemptFailure) -> pb.AttemptFailure:
+def render_failure(failure: AttemptFailure) -> pb.AttemptFailure:
     message = pb.AttemptFailure(
         attempt=failure.attempt, reason=failure.reason, message=failure.message
     )

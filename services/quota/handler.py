@@ -183,6 +183,22 @@ class QuotaHandler(QuotaServiceServicer):
         report = await self._ask(context, self._costs.read_costs(user_id, begins_at, ends_at))
         return wire.cost_report(report)
 
+    @allow("worker", "admin")
+    async def GetGenerationCosts(
+        self, request: pb.GetGenerationCostsRequest, context: Context
+    ) -> pb.GetGenerationCostsResponse:
+        few = len(request.generation_ids) <= MAX_BATCH
+        require(few, "generation_ids", f"must hold at most {MAX_BATCH} items")
+        wanted = [
+            parse_uuid(f"generation_ids[{index}]", item)
+            for index, item in enumerate(request.generation_ids)
+        ]
+        costs = await self._ask(context, self._costs.read_generation_costs(wanted))
+        budgets = await self._ask(context, self._costs.read_budgets("", ""))
+        return pb.GetGenerationCostsResponse(
+            cost_nanodollars=costs, day=wire.budget_message(budgets.day)
+        )
+
     @allow("gateway", "admin", "user")
     async def CheckBudget(
         self, request: pb.CheckBudgetRequest, context: Context

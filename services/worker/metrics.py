@@ -50,3 +50,14 @@ LOOP_LAG_SECONDS = Histogram(
     "How late the event loop was; heartbeats are as late as that.",
     buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 5),
 )
+DEAD_LETTERS = Counter("glossa_worker_dead_letters_total", "Generations that failed for good.")
+REDRIVEN = Counter(
+    "glossa_worker_dead_letters_redriven_total",
+    "Dead letters by what a redrive came to: started, already_live, gone.",
+    ["verdict"],
+)
+SAMPLES = Counter("glossa_worker_samples_total", "Latency samples recorded.")
+HOURS_ROLLED_UP = Counter("glossa_worker_hours_rolled_up_total", "Hours of metrics summed up.")
+SLOW_READERS = Counter(
+    "glossa_worker_slow_readers_total", "Watchers cut because they did not take a message in time."
+)

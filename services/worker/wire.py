@@ -27,11 +27,11 @@ from services.worker.domain import (
 )
 from services.worker.generation import GenerationView
 
-_MODES = {
+MODES = {
     registry_pb2.EFFECTIVE_MODE_TEXT_ONLY: "text_only",
     registry_pb2.EFFECTIVE_MODE_WITH_IMAGES: "with_images",
 }
-_MODE_VALUES = {name: value for value, name in _MODES.items()}
+MODE_VALUES = {name: value for value, name in MODES.items()}
 _ENDPOINTS = {PAGE_EXPLANATION: "explain_page", DOCUMENT_MARKDOWN: "convert_document"}
 _VERDICTS = {
     jobs_pb2.JOB_VERDICT_ACCEPTED: Verdict.ACCEPTED,
@@ -47,7 +47,7 @@ def job_from(message: jobs_pb2.Job) -> Job:
         pdf_hash=message.pdf_hash,
         page=message.page,
         locale=message.locale,
-        effective_mode=_MODES.get(message.effective_mode, "text_only"),
+        effective_mode=MODES.get(message.effective_mode, "text_only"),
         images_count=message.images_count,
         model=message.model,
         prompt_version=message.prompt_version,
@@ -111,7 +111,7 @@ def operation_message(call: ModelCall) -> quota_pb2.Operation:
             pdf_hash=job.pdf_hash,
             page=job.page,
             locale=job.locale,
-            effective_mode=_MODE_VALUES[job.effective_mode],
+            effective_mode=MODE_VALUES[job.effective_mode],
         ),
     )
 
