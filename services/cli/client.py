@@ -88,6 +88,13 @@ class SuiteClient:
         with self._asking("cache"):
             return await self._cache.ExplainPage(request)
 
+    async def convert(self, user: str, target: Target) -> cache_pb2.ConvertDocumentResponse:
+        request = cache_pb2.ConvertDocumentRequest(user_id=user, request_id=str(uuid.uuid4()))
+        for field, value in target.items():
+            setattr(request, field, value)
+        with self._asking("cache"):
+            return await self._cache.ConvertDocument(request)
+
     async def generation(self, user: str, generation_id: str) -> cache_pb2.Generation:
         request = cache_pb2.GetGenerationRequest(user_id=user, generation_id=generation_id)
         with self._asking("cache"):

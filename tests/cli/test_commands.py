@@ -312,3 +312,30 @@ async def test_a_file_that_breaks_off_while_it_is_read_is_told_so(up: Up) -> Non
             CommandFailed, match=r"cannot read a\.pdf to its end: Input/output error"
         ):
             await client.upload("alice", "a.pdf", breaking_off())
+
+
+def test_convert_writes_a_document(up: Up, lecture: Path, tmp_path: Path) -> None:
+    written = tmp_path / "lecture.md"
+
+    first = glossa(up, "convert", str(lecture), "--user", "alice", "-o", str(written))
+    second = glossa(up, "convert", str(lecture), "--user", "bob")
+
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "generated, 1 unit charged" in first.stdout
+    markdown = written.read_text()
+    assert markdown.startswith("<!-- page 1 -->")
+    # A pipe gets the document and nothing else.
+    assert second.stdout == markdown
+    assert "cached" in second.stderr
+
+
+def test_convert_says_that_it_cannot_write_before_it_asks(
+    up: Up, lecture: Path, tmp_path: Path
+) -> None:
+    result = glossa(
+        up, "convert", str(lecture), "--user", "carol", "-o", str(tmp_path / "no" / "x.md")
+    )
+
+    assert result.returncode != 0
+    assert "is in a folder that does not exist" in result.stderr
+    assert "1000" in glossa(up, "quota", "--user", "carol").stdout
