@@ -9,7 +9,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +30,34 @@ def spool_file(folder: Path) -> Iterator[IO[bytes]]:
         return
     with os.fdopen(number, "r+b", buffering=0) as file:
         yield file
+
+
+@contextmanager
+def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A folder for this process alone, gone with it; one that was killed leaves it to the next."""
+    with locked(parent):  # so that nobody takes our folder for one of the dead
+        for left in parent.glob(f"{prefix}*"):
+            with suppress(BlockingIOError), locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(left)
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        holding = ExitStack()
+        holding.enter_context(locked(path))
+    with holding:
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path)
+
+
+@contextmanager
+def locked(folder: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a folder against other processes; the kernel lets go for us if we are killed."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_out(descriptor: int, content: memoryview) -> None:

@@ -18,7 +18,7 @@ from services.registry.pages import Pages
 from services.registry.reference_store import ReferenceStore
 from services.registry.revocations import Revocations
 from services.registry.upload import Upload
-from services.registry.upload_part import UploadPart, chunk_of, read_upload_part
+from services.registry.upload_part import UploadPart, chunk_of, header_of, read_upload_part
 from services.runtime.auth import allow
 from services.runtime.errors import InvalidInput
 from services.runtime.interceptors import Context, deserialized_by
@@ -48,12 +48,10 @@ class RegistryHandler(RegistryServiceServicer):
         self, request_iterator: AsyncIterator[UploadPart], context: Context
     ) -> pb.UploadDocumentResponse:
         parts = self._patiently(request_iterator)
-        first = await anext(parts, None)
-        is_header = isinstance(first, pb.UploadDocumentRequest) and first.HasField("header")
-        require(is_header, "header", "must be the first message")
-        header = wire.parse_header(first.header, self.callback_rules.check)
+        first = header_of(await anext(parts, None))
+        header = wire.parse_header(first, self.callback_rules.check)
         registered = await self.upload.run(header, _chunks(parts))
-        if first.header.replace:
+        if header.replace:
             await self.revocations.settle()
         return pb.UploadDocumentResponse(
             file=wire.render_file(registered.holding.file),
@@ -223,9 +221,7 @@ class RegistryHandler(RegistryServiceServicer):
             async for pdf_hashes in news:
                 yield pb.WatchRevocationsResponse(pdf_hashes=pdf_hashes)
 
-    async def _patiently(
-        self, messages: AsyncIterator[UploadPart]
-    ) -> AsyncIterator[UploadPart]:
+    async def _patiently(self, messages: AsyncIterator[UploadPart]) -> AsyncIterator[UploadPart]:
         """The caller's messages while they keep coming: nobody holds a place by silence."""
         while True:
             try:

@@ -33,7 +33,7 @@ class Background:
     """Work in other threads, one round of it at a time, while its owner does something else."""
 
     def __init__(self) -> None:
-        self._round: asyncio.Future[list[None | BaseException]] | None = None
+        self._round: asyncio.Future[list[BaseException | None]] | None = None
 
     async def start(self, *works: Callable[[], None]) -> None:
         """Begin the next round, all of it at once, as soon as the last one has ended."""

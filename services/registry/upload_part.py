@@ -2,6 +2,7 @@
 
 from glossa.registry.v1 import registry_pb2 as pb
 
+from services.runtime.errors import InvalidInput
 from services.runtime.validation import require
 
 UploadPart = pb.UploadDocumentRequest | memoryview
@@ -26,6 +27,13 @@ def read_upload_part(content: bytes) -> UploadPart:
                     return memoryview(content)[place + 1 :]
                 break
     return pb.UploadDocumentRequest.FromString(content)
+
+
+def header_of(first: UploadPart | None) -> pb.UploadDocumentRequest.Header:
+    """What is said before the first byte."""
+    if not isinstance(first, pb.UploadDocumentRequest) or not first.HasField("header"):
+        raise InvalidInput("header must be the first message", field="header")
+    return first.header
 
 
 def chunk_of(part: UploadPart) -> bytes | memoryview:
