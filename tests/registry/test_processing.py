@@ -293,8 +293,8 @@ async def test_a_name_server_that_does_not_answer_keeps_nobody_else_waiting(
         return resolve(host, *arguments, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    few = ThreadPoolExecutor(2)
-    asyncio.get_running_loop().set_default_executor(few)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(2))
     async with replica(databases, keys, tmp_path, **CALLING) as registry:
         try:
             for number in range(2):
@@ -304,6 +304,7 @@ async def test_a_name_server_that_does_not_answer_keeps_nobody_else_waiting(
             other = await registry.upload(pdfs.unique_pdf("another"), someone)
         finally:
             answered.set()
+            loop.set_default_executor(ThreadPoolExecutor())
     assert other.note == pb.UPLOAD_NOTE_CREATED
 
 
