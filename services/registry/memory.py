@@ -3,9 +3,11 @@
 import ctypes
 
 # Numbers of glibc's mallopt.
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-KEPT_BYTES = 32 << 20
-STEP_BYTES = 8 << 20
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
+KEPT_BYTES = 16 << 20
+STEP_BYTES = 2 << 20
+# What is kept is kept in each of them.
+ARENAS = 2
 
 
 def keep_freed_memory() -> None:
@@ -20,3 +22,4 @@ def keep_freed_memory() -> None:
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     mallopt(M_TOP_PAD, STEP_BYTES)
     mallopt(M_MMAP_THRESHOLD, STEP_BYTES)
+    mallopt(M_ARENA_MAX, ARENAS)
