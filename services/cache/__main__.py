@@ -8,10 +8,11 @@ from glossa.cache.v1.cache_pb2_grpc import add_CacheServiceServicer_to_server
 from glossa.cache.v1.jobs_pb2_grpc import add_JobServiceServicer_to_server
 
 from services.cache.attach_store import AttachStore
-from services.cache.clients import SENT_ONCE, QuotaClient, RegistryClient
+from services.cache.clients import SENT_ONCE, QuotaClient, RegistryClient, WorkerClient
 from services.cache.config import Config
 from services.cache.describe import DescribeRequest
 from services.cache.explain import ExplainPage
+from services.cache.failed_store import FailedStore
 from services.cache.generation_store import GenerationStore
 from services.cache.handler import CacheHandler
 from services.cache.inspect import InspectGeneration
@@ -27,9 +28,11 @@ from services.cache.request_store import RequestStore
 from services.cache.resolve import ResolvePage
 from services.cache.response_store import ResponseStore
 from services.cache.retirement_store import RetirementStore
+from services.cache.samples import Samples
+from services.cache.status_store import StatusStore
 from services.cache.sweep import Sweep
 from services.cache.upkeep import Upkeep
-from services.cache.wire import prepare_stickers
+from services.cache.wire import prepare_result
 from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
@@ -53,7 +56,11 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
         ) as database,
         open_channel(config.registry_address, token) as registry_channel,
         open_channel(config.quota_address, token, sent_once=SENT_ONCE) as quota_channel,
+        # Nobody is called where no address is given.
+        open_channel(config.worker_address or "127.0.0.1:1", token) as worker_channel,
     ):
+        worker = WorkerClient(worker_channel)
+        samples = Samples(worker.record_samples if config.worker_address else None)
         quota = QuotaClient(quota_channel)
         requests, generations = RequestStore(database, clocks), GenerationStore(database)
         queue, retirements = QueueStore(database, clocks), RetirementStore(database, clocks)
@@ -77,13 +84,15 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             generations=generations,
             ready=ready,
             shares=ShareMemory(),
-            prepare=prepare_stickers,
+            prepare=prepare_result,
             bell=bell,
             pace=pace,
             clocks=clocks,
             settings=config.explanation,
+            samples=samples,
         )
         async with (
+            samples.reporting(),
             pages.following(),
             upkeep.running(database),
             periodic("relay", every=timedelta(seconds=1), run_once=relay.run_once) as relaying,
@@ -109,7 +118,13 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
                 responses=responses,
             )
             job_handler = JobHandler(
-                JobStore(database, clocks),
+                JobStore(database, clocks, samples.note_served),
+                statuses=StatusStore(database),
+                failed=FailedStore(
+                    database,
+                    prompt_version=config.explanation.prompt_version,
+                    model=config.explanation.model_name,
+                ),
                 bell=bell,
                 pace=pace,
                 relay_wake=relaying.wake,

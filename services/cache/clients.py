@@ -11,8 +11,19 @@ from glossa.quota.v1 import quota_pb2
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from glossa.registry.v1 import registry_pb2
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
+from glossa.worker.v1 import worker_pb2
+from glossa.worker.v1.worker_pb2_grpc import WorkerServiceStub
 
-from services.cache.domain import SHARED_SCOPE, Ask, Outcome, Refund, ResolvedPage
+from services.cache.domain import (
+    DOCUMENT_MARKDOWN,
+    PAGE_EXPLANATION,
+    SHARED_SCOPE,
+    Ask,
+    Outcome,
+    Refund,
+    ResolvedPage,
+)
+from services.cache.samples import Groups
 from services.runtime.batching import Batcher
 from services.runtime.channel import calling
 from services.runtime.errors import RelayedError
@@ -27,12 +38,14 @@ ADMIT_SECONDS = 3.0
 SENT_ONCE = ("glossa.quota.v1.QuotaService/AdmitMany",)
 REFUND_SECONDS = 5.0
 CHARGE_SECONDS = 2.0
+SAMPLES_SECONDS = 5.0
 
 _MODES = {
     registry_pb2.EFFECTIVE_MODE_TEXT_ONLY: "text_only",
     registry_pb2.EFFECTIVE_MODE_WITH_IMAGES: "with_images",
 }
 _MODE_VALUES = {name: value for value, name in _MODES.items()}
+_ENDPOINTS = {PAGE_EXPLANATION: "explain_page", DOCUMENT_MARKDOWN: "convert_document"}
 _OUTCOMES = {
     quota_pb2.OUTCOME_GENERATED: Outcome.GENERATED,
     quota_pb2.OUTCOME_JOINED: Outcome.JOINED,
@@ -130,6 +143,32 @@ class RegistryClient:
             call.cancel()
 
 
+class WorkerClient:
+    """Who keeps the metrics."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = WorkerServiceStub(channel)
+
+    async def record_samples(self, batch_id: UUID, groups: Groups) -> None:
+        """Tell how long requests took; repeating a batch changes nothing."""
+        request = worker_pb2.RecordSamplesRequest(batch_id=str(batch_id))
+        for key, (latencies, ages) in groups.items():
+            request.groups.add(
+                kind=key.kind,
+                pdf_hash=key.pdf_hash,
+                page=key.page,
+                locale=key.locale,
+                effective_mode=_MODE_VALUES[key.effective_mode],
+                outcome=quota_pb2.Outcome.Value(f"OUTCOME_{key.outcome.upper()}"),
+                images_count=key.images_count,
+                chunks=key.chunks,
+                latency_ms=latencies,
+                age_ms=ages,
+            )
+        with calling("worker"):
+            await self._stub.RecordSamples(request, timeout=SAMPLES_SECONDS)
+
+
 class QuotaClient:
     """Charges and refunds; calls that come while one is under way travel together."""
 
@@ -152,7 +191,7 @@ class QuotaClient:
             quota_pb2.AdmitRequest(
                 request_id=str(ask.request_id),
                 user_id=ask.user_id,
-                endpoint="explain_page",
+                endpoint=_ENDPOINTS[ask.kind],
                 outcome=quota_pb2.Outcome.Value(f"OUTCOME_{outcome.upper()}"),
                 generation_id=str(generation_id) if generation_id else "",
                 page=quota_pb2.PageContext(

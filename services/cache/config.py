@@ -13,6 +13,8 @@ class Config(ServiceSettings):
 
     registry_address: str
     quota_address: str
+    # Who keeps the metrics; without it nobody is told how long requests took.
+    worker_address: str = ""
     # No longer than the shortest attempt: a lease ends with its attempt at the latest.
     lease_seconds: float = Field(default=30, gt=0, le=ATTEMPT_BASE.total_seconds())
     max_attempts: int = Field(default=3, ge=1)

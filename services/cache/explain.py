@@ -7,7 +7,7 @@ and refunds, and every refund that becomes due is written in the transaction tha
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -16,7 +16,7 @@ import structlog
 from services.cache.attach_store import AttachStore
 from services.cache.clients import Admission, Decision, Limit, QuotaClient, Receipt
 from services.cache.domain import (
-    PAGE_EXPLANATION,
+    DOCUMENT_MARKDOWN,
     Ask,
     Attached,
     Generation,
@@ -32,7 +32,6 @@ from services.cache.domain import (
     RequestState,
     ResolvedPage,
     Status,
-    Sticker,
     generation_started_by,
     scope_of,
 )
@@ -44,8 +43,9 @@ from services.cache.queue import JobBell, Pace
 from services.cache.refusals import PreferenceChanged, Refused, dead, require_admitted, reused
 from services.cache.request_store import RequestStore
 from services.cache.resolve import ResolvePage
+from services.cache.samples import Samples
 from services.runtime.errors import DependencyDown, GlossaError
-from services.runtime.settings import ExplanationSettings
+from services.runtime.settings import CONVERSION_VERSION, ExplanationSettings
 from services.runtime.single_flight import SingleFlight
 
 log = structlog.get_logger()
@@ -56,13 +56,13 @@ TWIN_POLL_SECONDS = 0.02
 # A user may change the mind while we look; nobody changes it every millisecond.
 MOST_SCOPES_TRIED = 3
 
-# Stickers as they go over the wire.
-Prepare = Callable[[Sequence[Sticker]], bytes]
+# A result as it goes over the wire.
+Prepare = Callable[[Generation], bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the caller is told; `stickers` are prepared for the wire."""
+    """What the caller is told; `result` is prepared for the wire."""
 
     request_id: UUID
     generation_id: UUID
@@ -72,13 +72,13 @@ class Answer:
     receipt: Receipt
     limits: tuple[Limit, ...]
     queue: Queue
-    stickers: bytes = b""
+    result: bytes = b""
     stale: bool = False
     error: tuple[str, str] | None = None
 
 
 class ExplainPage:
-    """The use case behind CacheService.ExplainPage."""
+    """The use case behind CacheService.ExplainPage, and ConvertDocument: only the kind differs."""
 
     def __init__(
         self,
@@ -96,6 +96,7 @@ class ExplainPage:
         pace: Pace,
         clocks: Clocks,
         settings: ExplanationSettings,
+        samples: Samples,
     ) -> None:
         self._pages = pages
         self._quota = quota
@@ -110,11 +111,14 @@ class ExplainPage:
         self._pace = pace
         self._clocks = clocks
         self._settings = settings
+        self._samples = samples
         self._looks: SingleFlight[Key, Generation | None] = SingleFlight()
         self._places: SingleFlight[UUID, Queue] = SingleFlight()
 
     async def explain(self, ask: Ask) -> Answer:
         page = await self._pages.resolve(ask)
+        if ask.kind == DOCUMENT_MARKDOWN:
+            page = page.as_document()
         for _ in range(MOST_SCOPES_TRIED):
             shares = self._shares.shares(ask.user_id)
             try:
@@ -161,6 +165,7 @@ class ExplainPage:
                 # The charge is a twin's, made under an intent: that is what must be gone on with.
                 return await self._answer_again(ask, page)
             return await self._answer_from_ledger(ask, admission, result.generation_id)
+        self._samples.note_hit(ask, page)
         return Answer(
             request_id=ask.request_id,
             generation_id=result.generation_id,
@@ -170,7 +175,7 @@ class ExplainPage:
             receipt=admission.receipt,
             limits=admission.limits,
             queue=Queue(),
-            stickers=result.stickers,
+            result=result.prepared,
         )
 
     async def _start_or_join(
@@ -376,7 +381,7 @@ class ExplainPage:
             outcome=outcome,
             receipt=admission.receipt,
             limits=admission.limits,
-            stickers=self._prepare(shown.stickers) if shown else b"",
+            result=self._prepare(shown) if shown else b"",
             stale=shown is not None and shown is not generation,
             error=(generation.error_reason or "", generation.error_message or "")
             if failed
@@ -394,17 +399,20 @@ class ExplainPage:
         result = ReadyResult(
             generation_id=generation.generation_id,
             model=generation.key.model,
-            stickers=self._prepare(generation.stickers),
+            prepared=self._prepare(generation),
         )
         self._ready.add(generation.key, result)
         return result
 
+    def _version(self, kind: str) -> str:
+        return CONVERSION_VERSION if kind == DOCUMENT_MARKDOWN else self._settings.prompt_version
+
     def _key(self, ask: Ask, page: ResolvedPage, scope: str) -> Key:
         return Key(
-            kind=PAGE_EXPLANATION,
+            kind=ask.kind,
             pdf_hash=page.pdf_hash,
             page=page.page,
-            prompt_version=self._settings.prompt_version,
+            prompt_version=self._version(ask.kind),
             locale=ask.locale,
             effective_mode=page.effective_mode,
             model=self._settings.model_name,

@@ -1,14 +1,13 @@
 """SQL for the job queue: lease, renew, complete, fail, release, each fenced by its attempt."""
 
-import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 import asyncpg
 
-from services.cache.domain import Key, Lane, Sticker
+from services.cache.domain import Key, Lane
 from services.cache.job_domain import (
     ATTEMPT_BASE,
     ATTEMPT_CAP,
@@ -22,6 +21,7 @@ from services.cache.job_domain import (
     Progress,
     Verdict,
 )
+from services.cache.samples import SampleKey
 from services.runtime.database import Connection, Database
 
 # $1 worker, $2 how many, $3 lease, $4 attempts allowed, $5 to $8 the parts of the deadline,
@@ -128,20 +128,26 @@ WITH lease AS (
 # statistics know nothing of, for the reason given at `held`.
 COMPLETE_JOBS = """
 UPDATE cache.generations AS job
-SET status = 'ready', stage = 'ready', stickers = result.stickers::jsonb, completed_at = now(),
+SET status = 'ready', stage = 'ready', result = made.result, completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = NULL, error_message = NULL
-FROM unnest($1::uuid[], $2::integer[], $3::text[]) AS result (generation_id, attempt, stickers)
-WHERE job.generation_id = result.generation_id AND job.attempts = result.attempt
+FROM unnest($1::uuid[], $2::integer[], $3::bytea[]) AS made (generation_id, attempt, result)
+WHERE job.generation_id = made.generation_id AND job.attempts = made.attempt
   AND job.status = 'generating' AND coalesce(job.leased_by, '') <> ''
 RETURNING job.generation_id, job.attempts,
           extract(epoch FROM now() - job.started_at)::float8 AS seconds
 """
 
+# What it returns are the columns of a sample: how long each of them has waited, and for what.
 SERVE_WAITERS = """
-UPDATE cache.requests
+UPDATE cache.requests AS request
 SET state = 'served', updated_at = now()
-WHERE generation_id = ANY($1::uuid[]) AND state = 'waiting'
+FROM cache.generations AS made
+WHERE request.generation_id = ANY($1::uuid[]) AND request.state = 'waiting'
+  AND made.generation_id = request.generation_id
+RETURNING made.kind, made.pdf_hash, made.page, made.locale, made.effective_mode, request.outcome,
+          made.images_count, made.chunks,
+          (1000 * extract(epoch FROM now() - request.created_at))::integer AS latency_ms
 """
 
 # Without a turn it is nobody's until READMIT_DUE: who waits for its time stands in nobody's way.
@@ -197,6 +203,9 @@ WHERE job.generation_id = held.generation_id
 RETURNING job.generation_id, job.attempts
 """
 
+# Told what requests got with their result, and how long that took in milliseconds.
+NoteServed = Callable[[Iterable[tuple[SampleKey, int]]], None]
+
 _DEADLINE_PARTS = (ATTEMPT_BASE, ATTEMPT_PER_IMAGE, ATTEMPT_PER_CHUNK, ATTEMPT_CAP)
 
 
@@ -228,9 +237,15 @@ class _Place:
 class JobStore:
     """Generations as workers see them."""
 
-    def __init__(self, database: Database, clocks: Clocks) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clocks: Clocks,
+        note_served: NoteServed = lambda served: None,
+    ) -> None:
         self._database = database
         self._clocks = clocks
+        self._note_served = note_served
         self._places = {lane: _Place() for lane in Lane}
 
     async def lease_jobs(self, worker_id: str, limit: int) -> list[Job]:
@@ -288,18 +303,19 @@ class JobStore:
             lost = await connection.fetchval(COUNT_LOST, *_fences(gone)) if gone else 0
         return kept, lost
 
-    async def complete_jobs(self, results: Mapping[Lease, Sequence[Sticker]]) -> dict[Lease, float]:
+    async def complete_jobs(self, results: Mapping[Lease, bytes]) -> dict[Lease, float]:
         """Publish results and serve all who wait for them; what is not answered was lost.
 
         The answer tells how many seconds each attempt took.
         """
         leases = sorted(results)
-        # As text: a list of lists would be taken for an array of two dimensions.
-        stickers = [json.dumps([vars(one) for one in results[lease]]) for lease in leases]
         async with self._database.transaction() as connection:
-            rows = await connection.fetch(COMPLETE_JOBS, *_fences(leases), stickers)
+            rows = await connection.fetch(
+                COMPLETE_JOBS, *_fences(leases), [results[lease] for lease in leases]
+            )
             # A statement of its own: it must see waiters that the ones above have waited for.
-            await connection.execute(SERVE_WAITERS, [row["generation_id"] for row in rows])
+            served = await connection.fetch(SERVE_WAITERS, [row["generation_id"] for row in rows])
+        self._note_served((SampleKey(*tuple(row)[:-1]), row["latency_ms"]) for row in served)
         return {lease_from(row): row["seconds"] for row in rows}
 
     async def fail_job(self, failure: Failure) -> Verdict:

@@ -101,8 +101,9 @@ class SuiteClient:
         for resumes_left in reversed(range(RESUMES)):
             try:
                 async for event in self._worker.WatchGeneration(request, timeout=WATCH_SECONDS):
-                    request.after_sequence = event.sequence
-                    yield event
+                    request.after_sequence, request.resume = event.sequence, True
+                    if not event.heartbeat:
+                        yield event
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.UNAVAILABLE or not resumes_left:
                     with self._asking("worker"):

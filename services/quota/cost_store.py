@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from uuid import UUID
 
 from services.quota.domain import Budget, Budgets, CostReport, Costs, Operation, Rules
 from services.quota.ledger_store import acting_for
@@ -128,6 +129,12 @@ ORDER BY sum(line.cost_nanodollars + line.saved_nanodollars) DESC, 1
 LIMIT 100
 """
 
+READ_GENERATION_COSTS = """
+SELECT subject, cost_nanodollars
+FROM quota.spending
+WHERE kind = 'generation' AND subject = ANY ($1::text[])
+"""
+
 READ_SPENDING = """
 SELECT clock.now,
        date_trunc('month', clock.now, 'UTC') + interval '1 month' AS month_ends_at,
@@ -187,6 +194,14 @@ class CostStore:
             days=by_day,
             documents={row[0]: Costs(*tuple(row)[1:]) for row in documents},
         )
+
+    async def read_generation_costs(self, generation_ids: Sequence[UUID]) -> list[int]:
+        """What each has cost so far, in nano-dollars."""
+        subjects = [str(generation_id) for generation_id in generation_ids]
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(READ_GENERATION_COSTS, subjects)
+        costs = {row["subject"]: row["cost_nanodollars"] for row in rows}
+        return [costs.get(subject, 0) for subject in subjects]
 
     async def read_budgets(self, user_id: str, pdf_hash: str) -> Budgets:
         async with self._database.connection() as connection:

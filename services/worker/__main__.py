@@ -6,50 +6,103 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 
+import grpc
 from glossa.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 
 from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
-from services.runtime.database import open_database
+from services.runtime.database import Database, open_database
 from services.runtime.server import CannotStart, Parts, Servicer, run, starting
-from services.runtime.settings import ExplanationSettings
+from services.runtime.settings import CONVERSION_VERSION
 from services.worker.attempt import Attempts
+from services.worker.chunk_store import ChunkStore
 from services.worker.clients import Cache, Jobs, Quota, Registry
 from services.worker.config import Config
+from services.worker.convert import Conversion
+from services.worker.dead_letter_store import DeadLetterStore
+from services.worker.dead_letters import DeadLetters
 from services.worker.delivery import Delivery
-from services.worker.handler import WorkerHandler
+from services.worker.forget import forgetting
+from services.worker.handler import WorkerHandler, render_update
+from services.worker.image_analysis import ImageAnalysis
+from services.worker.image_store import ImageStore
 from services.worker.lease_loop import LeaseLoop
+from services.worker.loop_lag import watching_the_loop
 from services.worker.model import Explainer
+from services.worker.model_calls import ModelCalls
 from services.worker.offline import OfflineExplainer
 from services.worker.once import parse_arguments, run_once
 from services.worker.operations import Operations
+from services.worker.pipeline import Pipeline
+from services.worker.sample_store import SampleStore
 from services.worker.store import EventStore
+from services.worker.throttle import Pace, Throttle
+from services.worker.upkeep import Upkeep
 from services.worker.watch import Watches
 
 
 @asynccontextmanager
 async def compose(config: Config) -> AsyncIterator[Parts]:
-    async with open_worker(config) as (loop, watches):
+    async with open_worker(config) as (loop, base):
+        watches = Watches(
+            events=base.events,
+            cache=Cache(base.cache_channel),
+            render=render_update,
+            heartbeat=config.heartbeat,
+        )
+        samples = SampleStore(base.database)
+        letters = DeadLetters(
+            store=DeadLetterStore(base.database),
+            jobs=base.jobs,
+            quota=base.quota,
+            kept=config.dead_letters_kept,
+        )
+        upkeep = Upkeep(
+            database=base.database,
+            events=base.events,
+            samples=samples,
+            letters=letters,
+            events_kept=config.events_kept,
+            collect_every=config.collect_every,
+        )
 
         async def drain() -> None:
             # Attempts first: their watchers may still see them finish.
             await loop.drain(config.attempt_grace)
             watches.drain()
 
+        handler = WorkerHandler(
+            watches=watches,
+            letters=letters,
+            samples=samples,
+            slow_reader=config.slow_reader,
+        )
         servicer = Servicer(
             name="glossa.worker.v1.WorkerService",
-            handler=WorkerHandler(watches),
+            handler=handler,
             add=add_WorkerServiceServicer_to_server,
         )
-        async with watches.running(), loop.working():
+        async with watches.running(), upkeep.running(), loop.working():
             yield Parts(servicers=[servicer], on_drain=drain)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """What taking jobs and telling about them have in common."""
+
+    database: Database
+    events: EventStore
+    jobs: Jobs
+    quota: Quota
+    cache_channel: grpc.aio.Channel
+
+
 @asynccontextmanager
-async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Watches]]:
-    """What takes jobs, and what streams how they go; nothing runs yet."""
+async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Base]]:
+    """What takes jobs, and what it is made of; no job is taken yet."""
     if config.token_file is None:
         raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's token")
     settings = config.explanation
@@ -63,17 +116,32 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Watches]
         open_channel(config.registry_address, token) as registry_channel,
         open_channel(config.cache_address, token) as cache_channel,
         open_channel(config.quota_address, token) as quota_channel,
-        open_explainer(settings) as explainer,
+        open_explainer(config) as explainer,
     ):
-        events = EventStore(database)
+        events, quota = EventStore(database), Quota(quota_channel)
+        chunks = ChunkStore(database)
+        images = ImageStore(
+            database, prompt_version=settings.prompt_version, model=settings.model_name
+        )
         jobs = Jobs(cache_channel, config.worker_id or f"worker-{secrets.token_hex(4)}")
-        operations = Operations(Quota(quota_channel).record_operations)
-        attempts = Attempts(
-            registry=Registry(registry_channel),
-            explainer=explainer,
-            delivery=Delivery(jobs=jobs, events=events),
-            operations=operations,
+        operations = Operations(quota.record_operations)
+        pace = Pace(most=config.model_concurrency, quota_pause=config.model_quota_pause)
+        calls = ModelCalls(explainer=explainer, throttle=Throttle(pace), operations=operations)
+        registry, analysis = Registry(registry_channel), ImageAnalysis(calls=calls, store=images)
+        pipeline = Pipeline(
+            registry=registry,
+            calls=calls,
+            images=analysis,
+            chunks=chunks,
             prompt_version=settings.prompt_version,
+        )
+        conversion = Conversion(
+            registry=registry, calls=calls, images=analysis, version=CONVERSION_VERSION
+        )
+        attempts = Attempts(
+            pipeline=pipeline,
+            conversion=conversion,
+            delivery=Delivery(jobs=jobs, events=events),
         )
         loop = LeaseLoop(
             jobs=jobs,
@@ -81,20 +149,32 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Watches]
             concurrency=config.concurrency,
             renew_every=config.renew_every,
         )
-        async with operations.reporting():
-            yield loop, Watches(events=events, cache=Cache(cache_channel))
+        base = Base(
+            database=database, events=events, jobs=jobs, quota=quota, cache_channel=cache_channel
+        )
+        async with (
+            operations.reporting(),
+            events.announcing(),
+            forgetting(chunks, images),
+            watching_the_loop(),
+        ):
+            yield loop, base
 
 
 @asynccontextmanager
-async def open_explainer(settings: ExplanationSettings) -> AsyncIterator[Explainer]:
+async def open_explainer(config: Config) -> AsyncIterator[Explainer]:
     """A language model when there is a key for one, the built-in explainer otherwise."""
-    if not settings.uses_openai:
+    if not config.explanation.uses_openai:
         yield OfflineExplainer()
         return
     # Imported here: it takes as long as everything else together, and offline nobody needs it.
     from services.worker.openai_explainer import open_openai_explainer  # noqa: PLC0415
 
-    async with open_openai_explainer(settings) as explainer:
+    async with open_openai_explainer(
+        config.explanation,
+        call_seconds=config.model_call_seconds,
+        link_hosts=config.link_hosts,
+    ) as explainer:
         yield explainer
 
 

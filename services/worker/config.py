@@ -22,10 +22,51 @@ class Config(ServiceSettings):
     renew_seconds: float = Field(default=10.0, gt=0, le=20)
     # How long running attempts may go on after SIGTERM.
     attempt_grace_seconds: float = Field(default=10.0, ge=0)
+    # Watchers hear from us at least this often.
+    heartbeat_seconds: float = Field(default=15.0, gt=0)
+    # How long a watcher may leave a message before it is cut off.
+    slow_reader_seconds: float = Field(default=30.0, gt=0)
+    # How often it is looked which generations have failed.
+    collect_seconds: float = Field(default=5.0, gt=0)
+    # How long events are kept after the end of their generation.
+    event_days: float = Field(default=7, gt=0)
+    dead_letter_days: float = Field(default=30, gt=0)
+    # Calls to the model at a time, at most; fewer while it says that there are too many.
+    model_concurrency: int = Field(default=16, ge=1, le=1000)
+    # For one call to the model, from the question to the end of the answer.
+    model_call_seconds: float = Field(default=60.0, gt=0, le=300)
+    # How long nothing is asked after the model said that its account is used up.
+    model_quota_pause_seconds: float = Field(default=900.0, gt=0, le=3600)
+    # Hosts that links in explanations may lead to, e.g. '["en.wikipedia.org"]'; none unless told.
+    link_hosts: tuple[str, ...] = ()
+
+    @property
+    def model_quota_pause(self) -> timedelta:
+        return timedelta(seconds=self.model_quota_pause_seconds)
 
     @property
     def renew_every(self) -> timedelta:
         return timedelta(seconds=self.renew_seconds)
+
+    @property
+    def heartbeat(self) -> timedelta:
+        return timedelta(seconds=self.heartbeat_seconds)
+
+    @property
+    def slow_reader(self) -> timedelta:
+        return timedelta(seconds=self.slow_reader_seconds)
+
+    @property
+    def collect_every(self) -> timedelta:
+        return timedelta(seconds=self.collect_seconds)
+
+    @property
+    def events_kept(self) -> timedelta:
+        return timedelta(days=self.event_days)
+
+    @property
+    def dead_letters_kept(self) -> timedelta:
+        return timedelta(days=self.dead_letter_days)
 
     @property
     def attempt_grace(self) -> timedelta:

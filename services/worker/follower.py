@@ -1,19 +1,33 @@
 """What one followed generation has come to, shared by all streams that look at it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Generic, TypeVar
 
 from services.runtime.errors import GlossaError
 from services.worker.generation import Event, GenerationView, Update, event_update, view_update
 
+# What a stream sends: an update as it goes over the wire.
+Message = TypeVar("Message")
+Render = Callable[[Update], Message]
 
-class Follower:
-    """Keeps the events of a generation; each stream holds only its place among them."""
 
-    def __init__(self, view: GenerationView) -> None:
+class Follower(Generic[Message]):
+    """Keeps the events of a generation; each stream holds only its place among them.
+
+    A stream that is slow falls behind alone: nothing is queued for it, it finds here what it has
+    not sent yet. Messages are rendered once, however many streams send them.
+    """
+
+    def __init__(self, view: GenerationView, render: Render[Message]) -> None:
         self.watchers = 0
         self.sequence = 0
+        self._render = render
         self._events: list[Event] = []
+        self._messages: dict[int, Message] = {}
         self._view = view
         self._end: GenerationView | None = None
         self._error: GlossaError | None = None
@@ -22,13 +36,20 @@ class Follower:
     @property
     def ended(self) -> bool:
         """Whether the end was recorded and is known in full."""
-        return self._end is not None and bool(self._events) and self._events[-1].ends
+        return self._end is not None and self.awaits_nothing
+
+    @property
+    def awaits_nothing(self) -> bool:
+        """Whether the end was recorded; its result may still be on its way."""
+        return bool(self._events) and self._events[-1].ends
 
     def add_event(self, event: Event) -> None:
         if event.sequence > self.sequence:
             self.sequence = event.sequence
             self._events.append(event)
-            self._wake()
+            # An end is told together with its result.
+            if not event.ends or self._end is not None:
+                self._wake()
 
     def see(self, view: GenerationView) -> None:
         """Takes in what the Cache says: a new place in the queue, or the end with its result."""
@@ -43,17 +64,17 @@ class Follower:
         self._error = error
         self._wake()
 
-    async def updates(self, *, after_sequence: int) -> AsyncIterator[Update]:
-        """Every recorded change after a sequence, and places in the queue in between."""
-        position, sequence, view = 0, after_sequence, self._view
+    async def updates(self, seen: Update, *, heartbeat: timedelta) -> AsyncIterator[Message]:
+        """Every recorded change after `seen`, places in the queue in between, signs of life."""
+        position, last, view = 0, seen, self._view
         while True:
             changed = self._changed
             for event in self._told(position):
                 position += 1
                 # The end is told whatever sequence the caller made up.
-                if event.sequence > sequence or event.ends:
-                    sequence = event.sequence
-                    yield self._update(event)
+                if event.sequence > last.sequence or event.ends:
+                    last = self._update(event)
+                    yield self._message(event, last)
                 if event.ends:
                     return
             if self._error is not None:
@@ -61,8 +82,10 @@ class Follower:
             if view is not self._view:
                 view = self._view
                 if view.waits:
-                    yield view_update(view, sequence=sequence)
-            await changed.wait()
+                    last = view_update(view, sequence=last.sequence)
+                    yield self._render(last)
+            if changed is self._changed and not await _happens(changed, heartbeat):
+                yield self._render(replace(last, heartbeat=True, snapshot=False))
 
     def _told(self, position: int) -> list[Event]:
         """What may be passed on: an end only together with its result."""
@@ -78,10 +101,25 @@ class Follower:
             return view_update(self._end, sequence=event.sequence)
         return event_update(event)
 
+    def _message(self, event: Event, update: Update) -> Message:
+        if event.sequence not in self._messages:
+            self._messages[event.sequence] = self._render(update)
+        return self._messages[event.sequence]
+
     def _wake(self) -> None:
         """Wakes every stream; who comes later waits for the next change."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+async def _happens(event: asyncio.Event, within: timedelta) -> bool:
+    """Whether it happens in time; spread, so that not all streams beat in the same moment."""
+    spread = within.total_seconds() * random.uniform(0.5, 1)  # noqa: S311
+    try:
+        async with asyncio.timeout(spread):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 def _place(view: GenerationView) -> tuple[object, ...]:

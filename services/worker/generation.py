@@ -72,6 +72,10 @@ class Update:
     estimated_wait: timedelta | None = None
     stickers: tuple[Sticker, ...] = ()
     error: Failure | None = None
+    # Nothing has changed: only a sign of life.
+    heartbeat: bool = False
+    # Where it stands, not a change.
+    snapshot: bool = False
 
     @property
     def ends(self) -> bool:

@@ -22,6 +22,8 @@ log = structlog.get_logger()
 
 FIRST_RECONNECT = timedelta(milliseconds=100)
 LONGEST_RECONNECT = timedelta(seconds=5)
+# How long a drain waits for the Cache to end the stream of jobs.
+STREAM_END = timedelta(seconds=5)
 
 
 @dataclass(kw_only=True)
@@ -48,16 +50,17 @@ class LeaseLoop:
         self._credits: asyncio.Queue[int | None] = asyncio.Queue()
         self._draining = asyncio.Event()
         self._renewal: Periodic | None = None
+        self._taking: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Takes jobs until the block ends; attempts still running then are given up."""
         async with self.renewing():
-            taking = asyncio.create_task(self._take_jobs(), name="take_jobs")
+            self._taking = asyncio.create_task(self._take_jobs(), name="take_jobs")
             try:
                 yield
             finally:
-                await _stop(taking, *(running.task for running in self._running.values()))
+                await _stop(self._taking, *(one.task for one in self._running.values()))
 
     async def drain(self, grace: timedelta) -> None:
         """Takes no more jobs and lets running attempts finish; the rest is given back."""
@@ -69,6 +72,9 @@ class LeaseLoop:
         left = [lease for lease, task in running.items() if not task.done()]
         await _stop(*running.values())
         await self._release(left)
+        if self._taking is not None:
+            # Jobs that were on their way are given back as they come; then the stream ends.
+            await asyncio.wait([self._taking], timeout=STREAM_END.total_seconds())
 
     async def run_until_empty(self) -> int:
         """Takes jobs until there are none and all have ended; answers how many it took.
@@ -134,12 +140,15 @@ class LeaseLoop:
         delay = FIRST_RECONNECT
         while not self._draining.is_set():
             try:
-                async for job in self._jobs.lease_jobs(self._stream_of_credits()):
+                async for job in self._jobs.lease_jobs(
+                    self._stream_of_credits(), heartbeat=self._renew_every
+                ):
                     delay = FIRST_RECONNECT
                     if self._draining.is_set():  # came while the stream was closing
                         await self._release([job.lease])
                     else:
                         self._start(job)
+                        self._credits.put_nowait(0)  # tells that it has arrived
             except GlossaError as error:
                 log.warning("lease_stream_broke", reason=error.reason)
             except Exception:
@@ -151,11 +160,20 @@ class LeaseLoop:
             delay = min(2 * delay, LONGEST_RECONNECT)
 
     async def _stream_of_credits(self) -> AsyncIterator[int]:
-        """Credits of one stream: what is free at its start, then one for each job that ends."""
+        """Credits of one stream: what is free at its start, then one for each job that ends.
+
+        None at all now and then: the Cache gives no jobs to a worker that seems frozen.
+        """
         source: asyncio.Queue[int | None] = asyncio.Queue()
         self._credits = source
         yield max(0, self._concurrency - len(self._running))
-        while (count := await source.get()) is not None:
+        while True:
+            count: int | None = 0
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._renew_every.total_seconds()):
+                    count = await source.get()
+            if count is None:
+                return
             yield count
 
     def _start(self, job: Job) -> None:

@@ -1,14 +1,29 @@
 """Every SQL statement of the schema `worker`; one public method is one transaction."""
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
 from services.runtime.database import Connection, Database
+from services.runtime.errors import DependencyDown
+from services.runtime.periodic import Periodic, periodic
 from services.worker.domain import Stage, Status
 from services.worker.generation import Event, NewEvent, is_late
+
+# Told which generations have new events.
+OnEvent = Callable[[Sequence[UUID]], None]
+
+# At most fifty announcements a second from here, each within the 8,000 bytes Postgres allows.
+ANNOUNCE_GAP_SECONDS = 0.02
+IDS_PER_ANNOUNCEMENT = 200
+RARELY = timedelta(hours=1)
 
 # Events of one generation are recorded one after another, so that sequences have no gap.
 LOCK_GENERATION = "SELECT pg_advisory_xact_lock(hashtextextended('worker:' || $1::uuid::text, 0))"
@@ -22,13 +37,28 @@ ORDER BY sequence DESC
 LIMIT 1
 """
 
-# The notification is a hint for followers in other processes; they poll as well.
 INSERT_EVENT = """
 INSERT INTO worker.generation_events (
     generation_id, sequence, attempt, status, stage, done, total, error_reason, error_message
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-RETURNING pg_notify('worker_events', generation_id::text)
+"""
+
+# A hint for followers in other processes, which poll as well. Not part of the transactions that
+# record: a notification holds up every commit of the database for a moment.
+ANNOUNCE_EVENTS = "SELECT pg_notify('worker_events', $1)"
+
+# Whole generations, once they have ended long ago: what is left of others has no gap, and sequences
+# never start again for somebody who still watches.
+DELETE_OLD_EVENTS = """
+DELETE FROM worker.generation_events
+WHERE generation_id = ANY(ARRAY(
+    SELECT ended.generation_id
+    FROM worker.generation_events AS ended
+    WHERE ended.status IN ('ready', 'failed') AND ended.created_at < now() - $1::interval
+    ORDER BY ended.created_at
+    LIMIT 1000
+))
 """
 
 LIST_EVENTS = """
@@ -56,6 +86,11 @@ class EventStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Our own announcements come back to us; they are told apart by this name.
+        self._name = secrets.token_hex(4)
+        self._unannounced: set[UUID] = set()
+        self._announcing: Periodic | None = None
+        self._on_event: OnEvent | None = None
 
     async def append_event(self, event: NewEvent) -> Event | None:
         """Records a change as the next in its sequence; None when it comes too late to count."""
@@ -66,7 +101,18 @@ class EventStore:
                 return None
             sequence = newest.sequence + 1 if newest else 1
             await connection.execute(INSERT_EVENT, *_values(event, sequence))
+        self._tell(event.generation_id)
         return _numbered(event, sequence)
+
+    @asynccontextmanager
+    async def announcing(self) -> AsyncIterator[None]:
+        """Tells other processes what is recorded here, several events at a time."""
+        async with periodic(
+            "announce_events", every=RARELY, run_once=self._announce
+        ) as self._announcing:
+            yield
+        with suppress(DependencyDown):
+            await self._announce()
 
     async def get_newest_event(self, generation_id: UUID) -> Event | None:
         async with self._database.connection() as connection:
@@ -83,9 +129,39 @@ class EventStore:
             rows = await connection.fetch(LIST_EVENTS_OF_MANY, list(after), list(after.values()))
         return [_event(row) for row in rows]
 
-    async def listen(self, on_event: Callable[[], None]) -> None:
-        """Calls `on_event` for every recorded event, until the connection is lost."""
-        await self._database.listen({"worker_events": lambda _: on_event()})
+    async def delete_old_events(self, age: timedelta) -> int:
+        """Forget some generations that ended so long ago; answers how many events that were."""
+        async with self._database.connection() as connection:
+            tag = await connection.execute(DELETE_OLD_EVENTS, age)
+        return int(tag.rpartition(" ")[2])
+
+    async def listen(self, on_event: "OnEvent") -> None:
+        """Calls back for generations with new events, until the connection is lost."""
+
+        def hear(payload: str) -> None:
+            name, _, ids = payload.partition(" ")
+            if name != self._name:
+                on_event([UUID(one) for one in ids.split(",")])
+
+        self._on_event = on_event
+        await self._database.listen({"worker_events": hear})
+
+    def _tell(self, generation_id: UUID) -> None:
+        """Those who follow it here at once, others in a moment."""
+        if self._on_event is not None:
+            self._on_event([generation_id])
+        self._unannounced.add(generation_id)
+        if self._announcing is not None:
+            self._announcing.wake()
+
+    async def _announce(self) -> None:
+        while self._unannounced:
+            ids = list(islice(self._unannounced, IDS_PER_ANNOUNCEMENT))
+            async with self._database.connection() as connection:
+                payload = f"{self._name} {','.join(map(str, ids))}"
+                await connection.execute(ANNOUNCE_EVENTS, payload)
+            self._unannounced.difference_update(ids)
+            await asyncio.sleep(ANNOUNCE_GAP_SECONDS)
 
 
 async def _newest(connection: Connection, generation_id: UUID) -> Event | None:

@@ -1,9 +1,11 @@
 """Watches generations: one follower per generation, however many streams look at it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from typing import Generic
 from uuid import UUID
 
 import structlog
@@ -11,8 +13,9 @@ import structlog
 from services.runtime.errors import DependencyDown, GlossaError
 from services.runtime.periodic import Periodic, periodic
 from services.worker.clients import Cache
-from services.worker.follower import Follower
+from services.worker.follower import Follower, Message, Render
 from services.worker.generation import (
+    Event,
     GenerationView,
     Update,
     event_update,
@@ -26,8 +29,9 @@ from services.worker.store import EventStore
 log = structlog.get_logger()
 
 EVERY = timedelta(seconds=1)
-# How many followers ask the Cache at the same time.
+# How many followers ask the Cache for their result at the same time.
 CACHE_CALLS = 16
+VIEWS_PER_CALL = 500
 
 
 class Draining(DependencyDown):
@@ -37,27 +41,40 @@ class Draining(DependencyDown):
         super().__init__("this worker is shutting down; resume elsewhere", reason="DRAINING")
 
 
-class Watches:
-    """Polls for all followers together; notifications only make it quicker."""
+class Watches(Generic[Message]):
+    """Looks for all followers together; notifications only make it quicker."""
 
-    def __init__(self, *, events: EventStore, cache: Cache) -> None:
+    def __init__(
+        self, *, events: EventStore, cache: Cache, render: Render[Message], heartbeat: timedelta
+    ) -> None:
         self._events = events
         self._cache = cache
-        self._followers: dict[UUID, Follower] = {}
-        self._polling: Periodic | None = None
-        self._asking: Periodic | None = None
+        self._render = render
+        self._heartbeat = heartbeat
+        self._followers: dict[UUID, Follower[Message]] = {}
+        # Followed generations that are known to have new events.
+        self._changed: set[UUID] = set()
+        self._reading: Periodic | None = None
+        self._fetching: set[asyncio.Task[None]] = set()
+        self._cache_calls = asyncio.Semaphore(CACHE_CALLS)
         self._draining = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             start = stack.enter_async_context
-            self._polling = await start(
-                periodic("poll_events", every=EVERY, run_once=self._poll_events)
+            self._reading = await start(
+                periodic("read_changed", every=EVERY, run_once=self._read_changed)
             )
-            self._asking = await start(periodic("ask_cache", every=EVERY, run_once=self._ask_cache))
+            await start(periodic("read_all", every=EVERY, run_once=self._read_all))
+            await start(periodic("ask_cache", every=EVERY, run_once=self._ask_cache))
             await start(periodic("listen", every=EVERY, run_once=self._listen))
-            yield
+            try:
+                yield
+            finally:
+                for task in self._fetching:
+                    task.cancel()
+                await asyncio.gather(*self._fetching, return_exceptions=True)
 
     def drain(self) -> None:
         """Ends every stream; clients resume at another replica."""
@@ -66,37 +83,52 @@ class Watches:
             follower.fail(Draining())
 
     async def watch(
-        self, generation_id: UUID, *, user_id: str, after_sequence: int
-    ) -> AsyncGenerator[Update]:
-        """Where the generation stands and every later change, until it ends."""
+        self, generation_id: UUID, *, user_id: str, after_sequence: int | None
+    ) -> AsyncGenerator[Message]:
+        """Where the generation stands and every later change, until it ends.
+
+        With `after_sequence`, only the changes that came after it.
+        """
         view = await self._cache.get_generation(generation_id, user_id=user_id)
         with self._following(view) as follower:
-            seen = after_sequence
+            seen = replace(snapshot(view, None), sequence=after_sequence or 0)
             async for update in self._first_updates(view, after_sequence):
-                yield update
-                seen = update.sequence
+                yield self._render(update)
+                seen = update
                 if update.ends:
                     return
             if view.ended:
                 return  # the caller has seen the end before
-            async for update in follower.updates(after_sequence=seen):
-                yield update
+            # What goes on from here needs no second copy of what was told.
+            seen = replace(seen, stickers=())
+            async for message in follower.updates(seen, heartbeat=self._heartbeat):
+                yield message
 
     async def _first_updates(
-        self, view: GenerationView, after_sequence: int
+        self, view: GenerationView, after_sequence: int | None
     ) -> AsyncIterator[Update]:
         """The snapshot of a new watch, or what a resumed one has missed."""
-        if view.ended:
-            await self._record_end(view)
         newest = await self._events.get_newest_event(view.generation_id)
         if newest is not None and newest.ends and not view.ended:
             view = await self._cache.get_generation(view.generation_id)
-        if after_sequence == 0:
+        if view.ended and newest is not None and not newest.ends:
+            await self._record_end(view)
+            newest = await self._events.get_newest_event(view.generation_id)
+        if after_sequence is None or newest is None:
+            # With no events left, a caller who has seen some is told how things stand now.
+            sequence = newest.sequence if newest else after_sequence or 0
             if view.ended:
-                yield view_update(view, sequence=newest.sequence if newest else 0)
+                first = view_update(view, sequence=sequence)
             else:
-                yield snapshot(view, newest)
+                first = replace(snapshot(view, newest), sequence=sequence)
+            yield replace(first, snapshot=True)
             return
+        async for update in self._missed_updates(view, after_sequence):
+            yield update
+
+    async def _missed_updates(
+        self, view: GenerationView, after_sequence: int
+    ) -> AsyncIterator[Update]:
         for event in await self._events.list_events(
             view.generation_id, after_sequence=after_sequence
         ):
@@ -107,11 +139,13 @@ class Watches:
             )
 
     @contextmanager
-    def _following(self, view: GenerationView) -> Iterator[Follower]:
+    def _following(self, view: GenerationView) -> Iterator[Follower[Message]]:
         if self._draining:
             raise Draining
         generation_id = view.generation_id
-        follower = self._followers.setdefault(generation_id, Follower(view))
+        follower = self._followers.get(generation_id)
+        if follower is None:
+            follower = self._followers[generation_id] = Follower(view, self._render)
         follower.watchers += 1
         WATCHERS.inc()
         FOLLOWED.set(len(self._followers))
@@ -125,45 +159,80 @@ class Watches:
             FOLLOWED.set(len(self._followers))
 
     async def _listen(self) -> None:
-        await self._events.listen(self._wake)
+        await self._events.listen(self._hear)
 
-    def _wake(self) -> None:
-        if self._polling is not None:
-            self._polling.wake()
+    def _hear(self, generation_ids: Iterable[UUID]) -> None:
+        if changed := self._followers.keys() & set(generation_ids):
+            self._changed |= changed
+            if self._reading is not None:
+                self._reading.wake()
 
-    async def _poll_events(self) -> None:
-        """One query for all followers."""
-        after = {one: follower.sequence for one, follower in self._followers.items()}
+    async def _read_changed(self) -> None:
+        """What somebody told us to look at."""
+        changed, self._changed = self._changed, set()
+        await self._read_events(
+            {one: self._followers[one].sequence for one in changed if one in self._followers}
+        )
+
+    async def _read_all(self) -> None:
+        """One query for all followers, in case somebody was not heard."""
+        await self._read_events(
+            {
+                one: follower.sequence
+                for one, follower in self._followers.items()
+                if not follower.awaits_nothing
+            }
+        )
+
+    async def _read_events(self, after: Mapping[UUID, int]) -> None:
         if not after:
             return
-        ended = False
         for event in await self._events.list_events_of_many(after):
             follower = self._followers.get(event.generation_id)
             if follower is not None:
-                follower.add_event(event)
-                ended = ended or event.ends
-        if ended and self._asking is not None:
-            self._asking.wake()  # for the stickers
+                self._add_event(follower, event)
+
+    def _add_event(self, follower: Follower[Message], event: Event) -> None:
+        follower.add_event(event)
+        if event.ends and not follower.ended:
+            self._fetch_result(event.generation_id)
+
+    def _fetch_result(self, generation_id: UUID) -> None:
+        """In a task of its own: others need not wait for its stickers."""
+        task = asyncio.create_task(self._ask_about(generation_id))
+        self._fetching.add(task)
+        task.add_done_callback(self._fetching.discard)
 
     async def _ask_cache(self) -> None:
-        """How the followed generations stand; a round takes as long as the Cache lets it."""
-        limit = asyncio.Semaphore(CACHE_CALLS)
+        """How the followed generations stand: places in the queue, ends that nobody recorded."""
+        wanted = [one for one, follower in self._followers.items() if not follower.ended]
+        for start in range(0, len(wanted), VIEWS_PER_CALL):
+            piece = wanted[start : start + VIEWS_PER_CALL]
+            views = {view.generation_id: view for view in await self._cache.get_generations(piece)}
+            for generation_id in piece:
+                self._see(generation_id, views.get(generation_id))
 
-        async def ask(generation_id: UUID, follower: Follower) -> None:
-            async with limit:
-                await self._ask_about(generation_id, follower)
+    def _see(self, generation_id: UUID, view: GenerationView | None) -> None:
+        follower = self._followers.get(generation_id)
+        if follower is None:
+            return
+        if view is not None and not view.ended:
+            follower.see(view)
+        elif not follower.ended:
+            # Ended, or not there any more: it is asked about by itself.
+            self._fetch_result(generation_id)
 
-        await asyncio.gather(*(ask(*one) for one in list(self._followers.items())))
-
-    async def _ask_about(self, generation_id: UUID, follower: Follower) -> None:
-        if follower.watchers == 0:
+    async def _ask_about(self, generation_id: UUID) -> None:
+        follower = self._followers.get(generation_id)
+        if follower is None or follower.ended:
             return
         try:
-            view = await self._cache.get_generation(generation_id)
+            async with self._cache_calls:
+                view = await self._cache.get_generation(generation_id)
             follower.see(view)
             if view.ended and not follower.ended:
                 await self._record_end(view)
-                self._wake()
+                self._hear([generation_id])
         except DependencyDown as error:
             log.warning("generation_not_checked", reason=error.reason)
         except GlossaError as error:

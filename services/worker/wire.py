@@ -1,5 +1,6 @@
 """Translates between protobuf messages and this service's values, for clients and handler."""
 
+import hashlib
 from datetime import timedelta
 from uuid import UUID
 
@@ -9,8 +10,11 @@ from glossa.registry.v1 import registry_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from services.worker.domain import (
+    DOCUMENT_MARKDOWN,
+    PAGE_EXPLANATION,
     Box,
     Failure,
+    Image,
     Job,
     Lease,
     ModelCall,
@@ -23,11 +27,12 @@ from services.worker.domain import (
 )
 from services.worker.generation import GenerationView
 
-_MODES = {
+MODES = {
     registry_pb2.EFFECTIVE_MODE_TEXT_ONLY: "text_only",
     registry_pb2.EFFECTIVE_MODE_WITH_IMAGES: "with_images",
 }
-_MODE_VALUES = {name: value for value, name in _MODES.items()}
+MODE_VALUES = {name: value for value, name in MODES.items()}
+_ENDPOINTS = {PAGE_EXPLANATION: "explain_page", DOCUMENT_MARKDOWN: "convert_document"}
 _VERDICTS = {
     jobs_pb2.JOB_VERDICT_ACCEPTED: Verdict.ACCEPTED,
     jobs_pb2.JOB_VERDICT_RETRYING: Verdict.RETRYING,
@@ -38,14 +43,25 @@ _VERDICTS = {
 def job_from(message: jobs_pb2.Job) -> Job:
     return Job(
         lease=Lease(generation_id=UUID(message.lease.generation_id), attempt=message.lease.attempt),
+        kind=message.kind,
         pdf_hash=message.pdf_hash,
         page=message.page,
         locale=message.locale,
-        effective_mode=_MODES.get(message.effective_mode, "text_only"),
+        effective_mode=MODES.get(message.effective_mode, "text_only"),
         images_count=message.images_count,
         model=message.model,
         prompt_version=message.prompt_version,
         time_left=message.time_left.ToTimedelta(),
+    )
+
+
+def image_from(message: registry_pb2.PageImage) -> Image:
+    return Image(digest=message.digest, media_type=message.media_type, content=message.content)
+
+
+def render_from(content: bytes) -> Image:
+    return Image(
+        digest=hashlib.sha256(content).hexdigest(), media_type="image/png", content=content
     )
 
 
@@ -81,7 +97,7 @@ def operation_message(call: ModelCall) -> quota_pb2.Operation:
     job, usage = call.job, call.usage
     return quota_pb2.Operation(
         operation_id=str(call.operation_id),
-        endpoint="explain_page",
+        endpoint=_ENDPOINTS[job.kind],
         model=call.model,
         input_tokens=usage.input_tokens,
         # A provider that reports more cached tokens than tokens is believed in the latter.
@@ -95,7 +111,7 @@ def operation_message(call: ModelCall) -> quota_pb2.Operation:
             pdf_hash=job.pdf_hash,
             page=job.page,
             locale=job.locale,
-            effective_mode=_MODE_VALUES[job.effective_mode],
+            effective_mode=MODE_VALUES[job.effective_mode],
         ),
     )
 

@@ -8,12 +8,16 @@ from typing import Any
 import grpc
 from glossa.cache.v1 import jobs_pb2
 from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
+from google.protobuf.duration_pb2 import Duration
 
 from services.cache.__main__ import compose
 from services.cache.config import Config
+from services.cache.failed_store import FailedStore
 from services.cache.job_handler import JobHandler
 from services.cache.job_store import JobStore
 from services.cache.queue import JobBell, Pace
+from services.cache.status_store import StatusStore
+from services.runtime.database import Database
 from services.runtime.server import running
 from tests.cache.conftest import House, Worker, refused
 from tests.cache.leases import fail, jobs_until_empty, lost, opened, release, row
@@ -130,18 +134,24 @@ async def one_request(**fields: Any) -> AsyncIterator[jobs_pb2.LeaseJobsRequest]
     await asyncio.Event().wait()
 
 
+def handler_over(database: Database) -> JobHandler:
+    return JobHandler(
+        JobStore(database, Config.model_construct().clocks()),
+        statuses=StatusStore(database),
+        failed=FailedStore(database, prompt_version="1", model="none"),
+        bell=JobBell(),
+        pace=Pace(),
+        relay_wake=lambda: None,
+        poll_seconds=60,
+    )
+
+
 async def test_jobs_that_a_broken_stream_did_not_take_come_back_at_once(
     house: House, databases: Mapping[str, str]
 ) -> None:
     waiting = await queue_up(house, "alice", "bob", "carol")
     async with opened(databases) as database:
-        handler = JobHandler(
-            JobStore(database, Config.model_construct().clocks()),
-            bell=JobBell(),
-            pace=Pace(),
-            relay_wake=lambda: None,
-            poll_seconds=60,
-        )
+        handler = handler_over(database)
         jobs: Any = handler.LeaseJobs(one_request(credits=10), None)  # type: ignore[arg-type]
         async with aclosing(jobs):
             sent = (await anext(jobs)).job  # and the stream breaks
@@ -153,6 +163,86 @@ async def test_jobs_that_a_broken_stream_did_not_take_come_back_at_once(
     assert [one["attempts"] - one["released"] for one in rows] == [1, 0, 0]
     again = await jobs_until_empty(house.worker)
     assert [job.lease.generation_id for job in again] == waiting[1:]
+
+
+async def unacknowledged(house: House, generation_ids: list[str]) -> list[tuple[bool, int]]:
+    """Whether each is leased, and how many attempts were made in earnest."""
+    rows = [await row(house, generation_id) for generation_id in generation_ids]
+    return [(one["leased_by"] is not None, one["attempts"] - one["released"]) for one in rows]
+
+
+def batch_request(credits_: int = 0, received: int = 0, **more: Any) -> jobs_pb2.LeaseJobsRequest:
+    return jobs_pb2.LeaseJobsRequest(
+        worker_id="worker-1",
+        credits=credits_,
+        batched=True,
+        acknowledges=True,
+        received=received,
+        **more,
+    )
+
+
+async def test_of_a_batch_that_breaks_off_only_what_was_acknowledged_stays_leased(
+    house: House,
+) -> None:
+    waiting = await queue_up(house, "alice", "bob", "carol")
+    stream = house.worker.stub.LeaseJobs(metadata=house.worker.bearer)
+    await stream.write(batch_request(2))
+    first = await stream.read()
+    assert isinstance(first, jobs_pb2.LeaseJobsResponse)
+    assert len(first.jobs) == 2
+    await stream.write(batch_request(1, received=2))
+    second = await stream.read()
+    assert isinstance(second, jobs_pb2.LeaseJobsResponse)
+
+    stream.cancel()
+
+    await house.until("SELECT count(*) = 1 FROM cache.generations WHERE released = 1")
+    assert await unacknowledged(house, waiting) == [(True, 1), (True, 1), (False, 0)]
+    # And it goes to the next at once, without an attempt having been used up.
+    again = await house.worker.lease()
+    assert again.lease.generation_id == waiting[2]
+
+
+async def test_a_worker_that_ends_its_stream_leaves_nothing_on_the_way(house: House) -> None:
+    waiting = await queue_up(house, "alice")
+    stream = house.worker.stub.LeaseJobs(metadata=house.worker.bearer)
+    await stream.write(batch_request(1))
+    await stream.read()
+
+    await stream.done_writing()
+
+    assert await stream.read() is grpc.aio.EOF
+    assert await unacknowledged(house, waiting) == [(False, 0)]
+
+
+async def test_a_worker_that_promised_to_speak_and_is_silent_gets_no_more_jobs(
+    house: House,
+) -> None:
+    stream = house.worker.stub.LeaseJobs(metadata=house.worker.bearer)
+    # Its connection lives on, but it does not speak: before a page can be asked for, it is overdue.
+    await stream.write(batch_request(5, heartbeat_every=Duration(nanos=1_000_000)))
+    waiting = await queue_up(house, "alice")
+    other = await Worker(house.suite, "worker-2").lease()
+    assert other.lease.generation_id == waiting[0]
+
+    # It wakes up, and gets its jobs again.
+    await stream.write(batch_request(0, heartbeat_every=Duration(seconds=60)))
+    more = await queue_up(house, "bob")
+    response = await stream.read()
+    assert isinstance(response, jobs_pb2.LeaseJobsResponse)
+    assert [job.lease.generation_id for job in response.jobs] == more
+    stream.cancel()
+
+
+async def test_a_promise_that_makes_no_sense_is_refused(house: House) -> None:
+    stream = house.worker.stub.LeaseJobs(metadata=house.worker.bearer)
+    await stream.write(batch_request(1, heartbeat_every=Duration(seconds=-1)))
+
+    async with refused(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT") as seen:
+        await stream.read()
+
+    assert "heartbeat_every" in seen[0].details()
 
 
 async def test_who_only_looks_in_gets_everything_and_is_sent_home(house: House) -> None:

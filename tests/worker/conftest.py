@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from services.local.free_ports import free_ports
 from services.runtime.server import Running, running
 from services.runtime.settings import ExplanationSettings
 from services.worker.__main__ import compose
@@ -22,6 +23,10 @@ QUICK_CACHE = {
     "backoff_seconds": (0.05, 0.05),
     "backoff_jitter_seconds": 0,
 }
+
+
+# One user may ask for a whole lecture at once.
+GENEROUS_QUOTA = {"hard_limit": 10_000, "daily_limit": 10_000}
 
 
 class StartWorker(Protocol):
@@ -44,12 +49,28 @@ def explanation(model: FakeOpenAI) -> ExplanationSettings:
 
 
 @pytest.fixture
+def worker_port() -> int:
+    """Where the Cache expects a worker; one that is to hear of samples listens there."""
+    return free_ports().port("worker")
+
+
+@pytest.fixture
 async def cluster(
-    databases: Mapping[str, str], keys: Keys, tmp_path: Path, explanation: ExplanationSettings
+    databases: Mapping[str, str],
+    keys: Keys,
+    tmp_path: Path,
+    explanation: ExplanationSettings,
+    worker_port: int,
 ) -> AsyncIterator[Suite]:
     """Everything but a worker."""
     async with running_suite(
-        databases, keys, tmp_path, with_worker=False, explanation=explanation, cache=QUICK_CACHE
+        databases,
+        keys,
+        tmp_path,
+        with_worker=False,
+        explanation=explanation,
+        cache=QUICK_CACHE | {"worker_address": f"127.0.0.1:{worker_port}"},
+        quota=GENEROUS_QUOTA,
     ) as suite:
         yield suite
 
@@ -71,6 +92,7 @@ def start_worker(
             "renew_seconds": 0.2,
             "drain_seconds": 1,
             "attempt_grace_seconds": 0,
+            "collect_seconds": 0.1,
             **settings,
         }
         async with running("worker", Config(**values), compose) as worker:

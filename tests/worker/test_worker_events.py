@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -20,6 +22,7 @@ from services.worker.generation import (
     snapshot,
 )
 from services.worker.store import INSERT_EVENT, EventStore
+from tests.worker.waiting import until
 
 
 @pytest.fixture
@@ -107,17 +110,84 @@ async def test_many_generations_are_read_at_once_each_from_its_own_sequence(
     }
 
 
-async def test_a_recorded_event_is_announced(store: EventStore) -> None:
-    heard = asyncio.Event()
-    one = lease()
-    listening = asyncio.create_task(store.listen(heard.set))
+@asynccontextmanager
+async def listening_on(store: EventStore) -> AsyncIterator[list[UUID]]:
+    """What the store tells of meanwhile."""
+    heard: list[UUID] = []
+    task = asyncio.create_task(store.listen(heard.extend))
     try:
-        while not heard.is_set():  # the first events may come before the listener stands
-            await store.append_event(reading(one))
-            await asyncio.sleep(0)
+        yield heard
     finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_recorded_event_is_announced_to_other_processes(
+    store: EventStore, databases: Mapping[str, str]
+) -> None:
+    async with (
+        open_database(databases["worker"], application_name="other") as database,
+        listening_on(EventStore(database)) as heard,
+        store.announcing(),
+    ):
+        recorded: set[UUID] = set()
+        while not heard:  # the first events may come before the listener stands
+            one = lease()
+            recorded.add(one.generation_id)
+            await store.append_event(reading(one))
+
+    assert set(heard) <= recorded
+
+
+async def test_who_follows_here_is_told_at_once_and_once(store: EventStore) -> None:
+    async with listening_on(store) as heard, store.announcing():
+        await until(lambda: store._on_event is not None)
+        for _ in range(3):
+            await store.append_event(reading(lease()))
+        assert len(heard) == 3
+        # Our own announcements come back; whoever is heard again has been told by somebody else.
+        await until(lambda: not store._unannounced)
+
+    assert len(heard) == 3
+
+
+async def test_many_events_are_announced_together(
+    store: EventStore, databases: Mapping[str, str]
+) -> None:
+    connection = await asyncpg.connect(databases["worker"])
+    announced: list[str] = []
+    await connection.add_listener("worker_events", lambda *given: announced.append(str(given[-1])))
+    events = [reading(lease()) for _ in range(250)]
+
+    await asyncio.gather(*(store.append_event(event) for event in events))
+    async with store.announcing():
+        await until(lambda: len(",".join(announced).split(",")) == 250)
+    await connection.close()
+
+    assert len(announced) == 2
+    assert max(map(len, announced)) < 8000
+
+
+async def test_only_generations_that_ended_long_ago_are_forgotten(
+    store: EventStore, databases: Mapping[str, str]
+) -> None:
+    ended, old_and_alive, young = lease(), lease(), lease()
+    for event in (reading(ended), ready_event(ended), reading(old_and_alive)):
+        await store.append_event(event)
+    connection = await asyncpg.connect(databases["worker"])
+    await connection.execute(
+        "UPDATE worker.generation_events SET created_at = created_at - interval '8 days'"
+    )
+    await connection.close()
+    for event in (reading(young), ready_event(young)):
+        await store.append_event(event)
+
+    assert await store.delete_old_events(timedelta(days=7)) == 2
+    assert await store.delete_old_events(timedelta(days=7)) == 0
+
+    assert await sequences(store, ended.generation_id) == []
+    assert await sequences(store, old_and_alive.generation_id) == [1]
+    assert await sequences(store, young.generation_id) == [1, 2]
 
 
 @pytest.mark.parametrize(
