@@ -17,6 +17,8 @@ UNDETERMINED = "und"
 SHARED_SCOPE = "shared"
 
 
+# Why results go that an admin does not want any more.
+INVALIDATED = "INVALIDATED"
 # Why the results of a document go that nobody refers to any more. FIND_STALE knows it too.
 DOCUMENT_COLLECTED = "DOCUMENT_COLLECTED"
 

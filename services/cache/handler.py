@@ -15,6 +15,7 @@ from services.cache.clients import Limit
 from services.cache.describe import DescribeRequest
 from services.cache.domain import (
     DOCUMENT_MARKDOWN,
+    INVALIDATED,
     LOCALES,
     UNDETERMINED,
     Ask,
@@ -38,7 +39,6 @@ from services.runtime.validation import (
     require,
 )
 
-INVALIDATED = "INVALIDATED"
 _REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 MOST_NAME = 128
 MOST_RESPONSE_BYTES = 1 << 20
