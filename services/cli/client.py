@@ -25,7 +25,7 @@ from services.local.state import State
 from services.runtime.channel import open_channel
 from services.runtime.errors import RelayedError
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 1 << 20
 CALL_SECONDS = 15.0
 UPLOAD_SECONDS = 600.0
 WATCH_SECONDS = 3600.0
