@@ -10,21 +10,28 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-FINGERPRINT_VERSION = "2"
+from services.registry.outlines import outlines
+
+FINGERPRINT_VERSION = "3"
 
 UNKNOWN = 0xFFFD
 BLANK = frozenset({0x20, 0xA0, 0xAD})
 # Fonts without names for their glyphs: a page that says mostly such says little.
 MOST_UNKNOWN = 0.2
-LIGATURES = str.maketrans(
-    {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st"}
+# Ligatures and accents standing alone: the same ink, which writers name in two ways.
+ONE_NAME = str.maketrans(
+    {
+        **{0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st"},
+        **{0x02C6: "^", 0x02DC: "~"},
+    }
 )
 # Of the letter size; what lies between is raised or lowered, what lies beyond is another line.
 RAISED, NEXT_LINE = 0.1, 0.9
-# Grids are shifted, so that the round numbers people draw with do not lie on their edges.
+# Grids are shifted, so that the round numbers people draw with do not lie on their edges, and by
+# half a thousandth more: files are rewritten with three decimals, and no number may change fields.
 DRAWING_GRID_POINTS = 1.0
 PICTURE_GRID_POINTS = 4.0
-GRID_SHIFT = 0.137
+GRID_SHIFT = 0.1375
 
 INVISIBLE = 3  # text rendering mode
 TINY_POINTS = 1.0
@@ -47,7 +54,8 @@ def fingerprint(trace: Trace, drawings: Trace, pictures: Iterable[Picture], page
     digest = hashlib.sha256(letters(trace).encode("utf-8", "replace"))
     for drawing in drawings:
         if overlap(drawing["rect"], page):
-            digest.update(repr(strokes(drawing)).encode())
+            for told in strokes(drawing):
+                digest.update(repr(told).encode())
     for picture in sorted(pictures):
         place = [grid(edge, PICTURE_GRID_POINTS) for edge in picture.box]
         digest.update(f"\0{picture.digest}{place}".encode())
@@ -61,7 +69,7 @@ def letters(trace: Trace) -> str:
     """
     strict = unknown_share(trace) > MOST_UNKNOWN
     text = "".join(marked(trace, strict=strict))
-    return unicodedata.normalize("NFC", text).translate(LIGATURES)
+    return unicodedata.normalize("NFC", text).translate(ONE_NAME)
 
 
 def unknown_share(trace: Trace) -> float:
@@ -89,24 +97,29 @@ def marked(trace: Trace, *, strict: bool) -> Iterator[str]:
                 yield f"\3{glyph}" if strict else f"\3{grid((box[2] - box[0]) / size, 0.05)}"
 
 
-def strokes(drawing: dict[str, Any]) -> list[object]:
-    """A drawing's kind, colours and points, on a grid finer than anyone sees."""
-    told: list[object] = [drawing["type"]]
-    for name in ("color", "fill"):
-        colour = drawing.get(name)
-        told.append(colour and [grid(part, 0.1) for part in colour])
-    for kind, *shape in drawing["items"]:
-        told += [kind, *(grid(number, DRAWING_GRID_POINTS) for number in numbers(shape))]
-    return told
+def strokes(drawing: dict[str, Any]) -> Iterator[list[object]]:
+    """What is painted, and how; "fs" is a fill and then a stroke."""
+    for paint in drawing["type"]:
+        filled = paint == "f"
+        colour = drawing["fill" if filled else "color"]
+        yield [
+            paint,
+            colour and [grid(part, 0.1) for part in colour],
+            drawing["even_odd"] if filled else dashes(drawing["dashes"]),
+            outlines(drawing["items"], cell, filled=filled),
+        ]
 
 
-def numbers(shape: Iterable[Any]) -> Iterator[float]:
-    """All coordinates in points, rectangles and quads, one after another."""
-    for part in shape:
-        if isinstance(part, tuple):
-            yield from numbers(part)
-        else:
-            yield part
+def dashes(pattern: str) -> list[int]:
+    """The lengths in "[ 3 2 ] 0"; a line that is not dashed has none."""
+    lengths, _, _ = pattern.strip("[ ").partition("]")
+    return [grid(float(length), DRAWING_GRID_POINTS) for length in lengths.split()]
+
+
+def cell(point: tuple[float, float]) -> tuple[int, int]:
+    """Where a drawing's point lies, finer than anyone sees."""
+    x, y = point
+    return grid(x, DRAWING_GRID_POINTS), grid(y, DRAWING_GRID_POINTS)
 
 
 def grid(value: float, size: float) -> int:
