@@ -259,9 +259,10 @@ class SampleStore:
             day = day or await connection.fetchval(READ_YESTERDAY)
             assert day is not None
             begins_at = _midnight(day)
+            # First of all: what is read after it is at least as complete.
+            complete_until = await connection.fetchval(READ_COMPLETE_UNTIL)
             parts = await connection.fetch(READ_DAY, begins_at, kind)
             hours = await connection.fetch(READ_HOURS, begins_at, kind)
-            complete_until = await connection.fetchval(READ_COMPLETE_UNTIL)
             letters = await connection.fetchval(COUNT_OPEN)
         total = [row for row in parts if not any(tuple(row)[:3])]
         return DailySummary(
