@@ -125,6 +125,9 @@ def show_letters(console: Console, answer: pb.ListDeadLettersResponse) -> None:
         console.print("nothing has failed")
         return
     table = Table("generation", "failed", "page", "why", "tries", "cost", box=None, pad_edge=False)
+    # An id that is cut off is of no use; a reason can be guessed.
+    table.columns[0].min_width = len(answer.dead_letters[0].generation_id)
+    table.columns[3].no_wrap, table.columns[3].overflow = True, "ellipsis"
     for column in table.columns[4:]:
         column.justify = "right"
     for letter in answer.dead_letters:
@@ -133,7 +136,7 @@ def show_letters(console: Console, answer: pb.ListDeadLettersResponse) -> None:
             letter.generation_id,
             letter.failed_at.ToDatetime().strftime("%m-%d %H:%M"),
             f"{letter.pdf_hash[:6]} p. {letter.page}",
-            Text(letter.error.reason, overflow="ellipsis", no_wrap=True),
+            Text(letter.error.reason),
             str(letter.attempts),
             dollars(letter.cost_nanodollars),
             style=style,
