@@ -29,6 +29,7 @@ MOST_LISTED = 500
 SPARKS = "▁▂▃▄▅▆▇█"
 BAR_WIDTH = 12
 DOCUMENTS_SHOWN = 10
+REASON_SHOWN = 18
 HOURS = 24
 
 
@@ -125,9 +126,6 @@ def show_letters(console: Console, answer: pb.ListDeadLettersResponse) -> None:
         console.print("nothing has failed")
         return
     table = Table("generation", "failed", "page", "why", "tries", "cost", box=None, pad_edge=False)
-    # An id that is cut off is of no use; a reason can be guessed.
-    table.columns[0].min_width = len(answer.dead_letters[0].generation_id)
-    table.columns[3].no_wrap, table.columns[3].overflow = True, "ellipsis"
     for column in table.columns[4:]:
         column.justify = "right"
     for letter in answer.dead_letters:
@@ -136,7 +134,8 @@ def show_letters(console: Console, answer: pb.ListDeadLettersResponse) -> None:
             letter.generation_id,
             letter.failed_at.ToDatetime().strftime("%m-%d %H:%M"),
             f"{letter.pdf_hash[:6]} p. {letter.page}",
-            Text(letter.error.reason),
+            # What is cut off of an id or a sum is missed; a reason can be guessed.
+            Text(letter.error.reason[:REASON_SHOWN]),
             str(letter.attempts),
             dollars(letter.cost_nanodollars),
             style=style,
