@@ -32,7 +32,7 @@ from services.cache.samples import Samples
 from services.cache.status_store import StatusStore
 from services.cache.sweep import Sweep
 from services.cache.upkeep import Upkeep
-from services.cache.wire import prepare_stickers
+from services.cache.wire import prepare_result
 from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
@@ -84,7 +84,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             generations=generations,
             ready=ready,
             shares=ShareMemory(),
-            prepare=prepare_stickers,
+            prepare=prepare_result,
             bell=bell,
             pace=pace,
             clocks=clocks,

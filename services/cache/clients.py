@@ -14,7 +14,15 @@ from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 from glossa.worker.v1 import worker_pb2
 from glossa.worker.v1.worker_pb2_grpc import WorkerServiceStub
 
-from services.cache.domain import SHARED_SCOPE, Ask, Outcome, Refund, ResolvedPage
+from services.cache.domain import (
+    DOCUMENT_MARKDOWN,
+    PAGE_EXPLANATION,
+    SHARED_SCOPE,
+    Ask,
+    Outcome,
+    Refund,
+    ResolvedPage,
+)
 from services.cache.samples import Groups
 from services.runtime.batching import Batcher
 from services.runtime.channel import calling
@@ -37,6 +45,7 @@ _MODES = {
     registry_pb2.EFFECTIVE_MODE_WITH_IMAGES: "with_images",
 }
 _MODE_VALUES = {name: value for value, name in _MODES.items()}
+_ENDPOINTS = {PAGE_EXPLANATION: "explain_page", DOCUMENT_MARKDOWN: "convert_document"}
 _OUTCOMES = {
     quota_pb2.OUTCOME_GENERATED: Outcome.GENERATED,
     quota_pb2.OUTCOME_JOINED: Outcome.JOINED,
@@ -182,7 +191,7 @@ class QuotaClient:
             quota_pb2.AdmitRequest(
                 request_id=str(ask.request_id),
                 user_id=ask.user_id,
-                endpoint="explain_page",
+                endpoint=_ENDPOINTS[ask.kind],
                 outcome=quota_pb2.Outcome.Value(f"OUTCOME_{outcome.upper()}"),
                 generation_id=str(generation_id) if generation_id else "",
                 page=quota_pb2.PageContext(

@@ -99,8 +99,8 @@ class Story:
 
 
 _SERVED = {
-    Outcome.GENERATED: "The page had to be made, and this request started it.",
-    Outcome.JOINED: "The page was being made for somebody else, and this request joined.",
+    Outcome.GENERATED: "The result had to be made, and this request started it.",
+    Outcome.JOINED: "The result was being made for somebody else, and this request joined.",
     Outcome.CACHED: "The result was there already.",
 }
 _STATES = {

@@ -3,16 +3,22 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from services.runtime.errors import AlreadyExists, Conflict, DependencyDown, NotFound
 
 LOCALES = ("en", "zh-Hans")
 PAGE_EXPLANATION = "page_explanation"
+# A whole document; its key names the first page.
+DOCUMENT_MARKDOWN = "document_markdown"
+# The language of what is in whatever language it is.
+UNDETERMINED = "und"
 SHARED_SCOPE = "shared"
 
 
+# Why results go that an admin does not want any more.
+INVALIDATED = "INVALIDATED"
 # Why the results of a document go that nobody refers to any more. FIND_STALE knows it too.
 DOCUMENT_COLLECTED = "DOCUMENT_COLLECTED"
 
@@ -113,6 +119,7 @@ class Ask:
     background: bool = False
     # An older version may be shown while a new one is made.
     allow_stale: bool = False
+    kind: str = PAGE_EXPLANATION
     # When it came, on a clock that only measures.
     asked_at: float = 0.0
 
@@ -127,6 +134,12 @@ class ResolvedPage:
     images_count: int
     # Everything a model sees of the page and its neighbours; empty when that is not known.
     context_fingerprint: str = ""
+
+    def as_document(self) -> "ResolvedPage":
+        """The document it begins: what the first page looks like says nothing about the rest."""
+        return ResolvedPage(
+            pdf_hash=self.pdf_hash, page=self.page, effective_mode="text_only", images_count=0
+        )
 
 
 class Key(NamedTuple):
@@ -143,18 +156,6 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sticker:
-    """One explanation note; `box` is left, top, right, bottom as fractions of the page."""
-
-    sticker_id: str
-    kind: str
-    title: str
-    body_markdown: str
-    quote: str
-    box: tuple[float, float, float, float] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Generation:
     """One piece of AI work as it stands."""
 
@@ -167,7 +168,10 @@ class Generation:
     attempts: int
     created_at: datetime
     completed_at: datetime | None
-    stickers: tuple[Sticker, ...]
+    # What was made, as bytes of the messages that carry it; None until it is ready.
+    result: bytes | None
+    # The same for results from before they were kept as bytes.
+    result_json: list[dict[str, Any]] | None
     error_reason: str | None
     error_message: str | None
     lane: Lane = Lane.INTERACTIVE
@@ -200,10 +204,11 @@ class Request:
     generation_id: UUID | None
     scope: str
     background: bool
+    kind: str
 
     def is_for(self, ask: Ask, page: ResolvedPage) -> bool:
-        asked = (ask.user_id, page.pdf_hash, page.page, ask.locale)
-        return asked == (self.user_id, self.pdf_hash, self.page, self.locale)
+        asked = (ask.user_id, ask.kind, page.pdf_hash, page.page, ask.locale)
+        return asked == (self.user_id, self.kind, self.pdf_hash, self.page, self.locale)
 
 
 @dataclass(frozen=True, kw_only=True)

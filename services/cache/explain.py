@@ -7,7 +7,7 @@ and refunds, and every refund that becomes due is written in the transaction tha
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -16,7 +16,7 @@ import structlog
 from services.cache.attach_store import AttachStore
 from services.cache.clients import Admission, Decision, Limit, QuotaClient, Receipt
 from services.cache.domain import (
-    PAGE_EXPLANATION,
+    DOCUMENT_MARKDOWN,
     Ask,
     Attached,
     Generation,
@@ -32,7 +32,6 @@ from services.cache.domain import (
     RequestState,
     ResolvedPage,
     Status,
-    Sticker,
     generation_started_by,
     scope_of,
 )
@@ -46,7 +45,7 @@ from services.cache.request_store import RequestStore
 from services.cache.resolve import ResolvePage
 from services.cache.samples import Samples
 from services.runtime.errors import DependencyDown, GlossaError
-from services.runtime.settings import ExplanationSettings
+from services.runtime.settings import CONVERSION_VERSION, ExplanationSettings
 from services.runtime.single_flight import SingleFlight
 
 log = structlog.get_logger()
@@ -57,13 +56,13 @@ TWIN_POLL_SECONDS = 0.02
 # A user may change the mind while we look; nobody changes it every millisecond.
 MOST_SCOPES_TRIED = 3
 
-# Stickers as they go over the wire.
-Prepare = Callable[[Sequence[Sticker]], bytes]
+# A result as it goes over the wire.
+Prepare = Callable[[Generation], bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the caller is told; `stickers` are prepared for the wire."""
+    """What the caller is told; `result` is prepared for the wire."""
 
     request_id: UUID
     generation_id: UUID
@@ -73,13 +72,13 @@ class Answer:
     receipt: Receipt
     limits: tuple[Limit, ...]
     queue: Queue
-    stickers: bytes = b""
+    result: bytes = b""
     stale: bool = False
     error: tuple[str, str] | None = None
 
 
 class ExplainPage:
-    """The use case behind CacheService.ExplainPage."""
+    """The use case behind CacheService.ExplainPage, and ConvertDocument: only the kind differs."""
 
     def __init__(
         self,
@@ -118,6 +117,8 @@ class ExplainPage:
 
     async def explain(self, ask: Ask) -> Answer:
         page = await self._pages.resolve(ask)
+        if ask.kind == DOCUMENT_MARKDOWN:
+            page = page.as_document()
         for _ in range(MOST_SCOPES_TRIED):
             shares = self._shares.shares(ask.user_id)
             try:
@@ -174,7 +175,7 @@ class ExplainPage:
             receipt=admission.receipt,
             limits=admission.limits,
             queue=Queue(),
-            stickers=result.stickers,
+            result=result.prepared,
         )
 
     async def _start_or_join(
@@ -380,7 +381,7 @@ class ExplainPage:
             outcome=outcome,
             receipt=admission.receipt,
             limits=admission.limits,
-            stickers=self._prepare(shown.stickers) if shown else b"",
+            result=self._prepare(shown) if shown else b"",
             stale=shown is not None and shown is not generation,
             error=(generation.error_reason or "", generation.error_message or "")
             if failed
@@ -398,17 +399,20 @@ class ExplainPage:
         result = ReadyResult(
             generation_id=generation.generation_id,
             model=generation.key.model,
-            stickers=self._prepare(generation.stickers),
+            prepared=self._prepare(generation),
         )
         self._ready.add(generation.key, result)
         return result
 
+    def _version(self, kind: str) -> str:
+        return CONVERSION_VERSION if kind == DOCUMENT_MARKDOWN else self._settings.prompt_version
+
     def _key(self, ask: Ask, page: ResolvedPage, scope: str) -> Key:
         return Key(
-            kind=PAGE_EXPLANATION,
+            kind=ask.kind,
             pdf_hash=page.pdf_hash,
             page=page.page,
-            prompt_version=self._settings.prompt_version,
+            prompt_version=self._version(ask.kind),
             locale=ask.locale,
             effective_mode=page.effective_mode,
             model=self._settings.model_name,

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
-from services.cache.domain import DOCUMENT_COLLECTED, PAGE_EXPLANATION, AttemptFailure, Key, Lane
+from services.cache import domain
+from services.cache.domain import AttemptFailure, Key, Lane
 from services.cache.generation_store import (
     FIND_LIVE,
     attempt_failure_from,
@@ -18,15 +19,13 @@ from services.cache.generation_store import (
 from services.runtime.database import Connection, Database
 
 # Who is taken out of service has not failed at anything.
-INVALIDATED = "INVALIDATED"
-
 LIST_FAILED = f"""
 SELECT generation_id, kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope,
        error_reason, error_message, failed_for_good, attempts - released AS tried, failures,
        created_at, completed_at
 FROM cache.generations
 WHERE status = 'failed' AND (completed_at, generation_id) > ($1::timestamptz, $2::uuid)
-  AND error_reason NOT IN ('{INVALIDATED}', '{DOCUMENT_COLLECTED}')
+  AND error_reason NOT IN ('{domain.INVALIDATED}', '{domain.DOCUMENT_COLLECTED}')
 ORDER BY completed_at, generation_id
 LIMIT $3
 """
@@ -122,7 +121,7 @@ class FailedStore:
 
     def _present_key(self, key: Key) -> Key:
         """Nobody looks for what old prompts made; other kinds have versions of their own."""
-        if key.kind != PAGE_EXPLANATION:
+        if key.kind != domain.PAGE_EXPLANATION:
             return key
         return key._replace(prompt_version=self._prompt_version, model=self._model)
 

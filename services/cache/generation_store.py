@@ -14,14 +14,13 @@ from services.cache.domain import (
     Lane,
     Queue,
     Status,
-    Sticker,
 )
 from services.runtime.database import Database
 
 # Parts of statements, not statements themselves: lower case keeps them out of the list.
 generation_columns = """generation_id, kind, pdf_hash, page, prompt_version, locale, effective_mode,
-       model, scope, status, stage, done, total, attempts, stickers, error_reason, error_message,
-       created_at, completed_at, lane"""
+       model, scope, status, stage, done, total, attempts, result, stickers, error_reason,
+       error_message, created_at, completed_at, lane"""
 
 key_matches = """kind = $1 AND pdf_hash = $2 AND page = $3 AND prompt_version = $4
   AND locale = $5 AND effective_mode = $6 AND model = $7 AND scope = $8"""
@@ -85,11 +84,11 @@ LIMIT 1
 ADOPT_TWIN = f"""
 INSERT INTO cache.generations (
     kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope, images_count,
-    context_fingerprint, copied_from, status, stage, stickers, completed_at, turn
+    context_fingerprint, copied_from, status, stage, result, stickers, completed_at, turn
 )
 SELECT $1, $2, $3, $4, $5, $6, $7, $8, twin.images_count,
     twin.context_fingerprint, coalesce(twin.copied_from, twin.generation_id), 'ready', 'ready',
-    twin.stickers, now(), NULL
+    twin.result, twin.stickers, now(), NULL
 FROM cache.generations AS twin
 WHERE twin.context_fingerprint = $9 AND twin.context_fingerprint <> ''
   AND twin.status = 'ready' AND twin.retired_at IS NULL
@@ -248,22 +247,11 @@ def generation_from(row: asyncpg.Record) -> Generation:
         attempts=row["attempts"],
         created_at=row["created_at"],
         completed_at=row["completed_at"],
-        stickers=tuple(_sticker(item) for item in row["stickers"] or ()),
+        result=row["result"],
+        result_json=row["stickers"],
         error_reason=row["error_reason"],
         error_message=row["error_message"],
         lane=Lane(row["lane"]),
-    )
-
-
-def _sticker(item: dict[str, object]) -> Sticker:
-    box = item.get("box")
-    return Sticker(
-        sticker_id=str(item["sticker_id"]),
-        kind=str(item["kind"]),
-        title=str(item["title"]),
-        body_markdown=str(item["body_markdown"]),
-        quote=str(item["quote"]),
-        box=(box[0], box[1], box[2], box[3]) if isinstance(box, list) else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -12,7 +13,15 @@ from glossa.quota.v1 import quota_pb2
 from services.cache.canonical import response_key
 from services.cache.clients import Limit
 from services.cache.describe import DescribeRequest
-from services.cache.domain import LOCALES, Ask, Selection
+from services.cache.domain import (
+    DOCUMENT_MARKDOWN,
+    INVALIDATED,
+    LOCALES,
+    UNDETERMINED,
+    Ask,
+    Outcome,
+    Selection,
+)
 from services.cache.explain import Answer, ExplainPage
 from services.cache.inspect import InspectGeneration
 from services.cache.invalidate import InvalidateGenerations
@@ -21,6 +30,7 @@ from services.cache.response_store import ResponseStore
 from services.cache.wire import STATUSES, parse_struct, render_generation, render_story
 from services.runtime.auth import allow, current_caller, require_user
 from services.runtime.interceptors import Context
+from services.runtime.timestamps import fill_timestamp
 from services.runtime.validation import (
     parse_identity,
     parse_pdf_hash,
@@ -29,7 +39,6 @@ from services.runtime.validation import (
     require,
 )
 
-INVALIDATED = "INVALIDATED"
 _REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 MOST_NAME = 128
 MOST_RESPONSE_BYTES = 1 << 20
@@ -37,6 +46,7 @@ DEFAULT_TTL = timedelta(hours=1)
 MOST_TTL = timedelta(days=30)
 # The tier that warns and never blocks.
 SOFT_TIER = "soft"
+_OUTCOMES = {one: quota_pb2.Outcome.Value(f"OUTCOME_{one.upper()}") for one in Outcome}
 
 
 class CacheHandler(CacheServiceServicer):
@@ -62,12 +72,28 @@ class CacheHandler(CacheServiceServicer):
         self, request: pb.ExplainPageRequest, context: Context
     ) -> pb.ExplainPageResponse:
         try:
-            answer = await self._explain.explain(_ask(request))
+            answer = await self._explain.explain(_ask_for_page(request))
         except Refused as refusal:
             context.set_trailing_metadata(_rate_limit_headers(refusal.limits))
             raise
         context.set_trailing_metadata(_rate_limit_headers(answer.limits))
-        return _explain_response(answer)
+        response = pb.ExplainPageResponse(stale=answer.stale)
+        _render_answer(response, answer)
+        return response
+
+    @allow("gateway", "admin", "user")
+    async def ConvertDocument(
+        self, request: pb.ConvertDocumentRequest, context: Context
+    ) -> pb.ConvertDocumentResponse:
+        try:
+            answer = await self._explain.explain(_ask_for_document(request))
+        except Refused as refusal:
+            context.set_trailing_metadata(_rate_limit_headers(refusal.limits))
+            raise
+        context.set_trailing_metadata(_rate_limit_headers(answer.limits))
+        response = pb.ConvertDocumentResponse()
+        _render_answer(response, answer)
+        return response
 
     @allow("gateway", "worker", "admin", "user")
     async def GetGeneration(
@@ -146,13 +172,23 @@ class CacheHandler(CacheServiceServicer):
         return pb.InvalidateResponsesResponse(deleted=deleted)
 
 
-def _ask(request: pb.ExplainPageRequest) -> Ask:
+def _ask_for_page(request: pb.ExplainPageRequest) -> Ask:
+    ask = _ask(request)
+    require(request.page >= 1, "page", "must be at least 1")
+    require(request.locale in LOCALES, "locale", f"must be one of {', '.join(LOCALES)}")
+    return replace(ask, page=request.page, locale=request.locale, allow_stale=request.allow_stale)
+
+
+def _ask_for_document(request: pb.ConvertDocumentRequest) -> Ask:
+    return replace(_ask(request), kind=DOCUMENT_MARKDOWN)
+
+
+def _ask(request: pb.ExplainPageRequest | pb.ConvertDocumentRequest) -> Ask:
+    """Who asks, and about which document."""
     user_id = parse_identity("user_id", request.user_id)
     require_user(user_id)
     target = request.WhichOneof("target")
     require(target is not None, "target", "needs a file_id or a pdf_hash")
-    require(request.page >= 1, "page", "must be at least 1")
-    require(request.locale in LOCALES, "locale", f"must be one of {', '.join(LOCALES)}")
     by_file = target == "file_id"
     id_is_new = not request.request_id
     return Ask(
@@ -161,10 +197,9 @@ def _ask(request: pb.ExplainPageRequest) -> Ask:
         user_id=user_id,
         file_id=parse_uuid("file_id", request.file_id) if by_file else None,
         pdf_hash=None if by_file else parse_pdf_hash("pdf_hash", request.pdf_hash),
-        page=request.page,
-        locale=request.locale,
+        page=1,
+        locale=UNDETERMINED,
         background=request.background,
-        allow_stale=request.allow_stale,
         asked_at=time.perf_counter(),
     )
 
@@ -214,35 +249,33 @@ def _reader(user_id: str) -> str | None:
     return user_id
 
 
-def _explain_response(answer: Answer) -> pb.ExplainPageResponse:
-    response = pb.ExplainPageResponse(
-        request_id=str(answer.request_id),
-        generation_id=str(answer.generation_id),
-        outcome=quota_pb2.Outcome.Value(f"OUTCOME_{answer.outcome.upper()}"),
-        status=STATUSES[answer.status],
-        receipt=quota_pb2.Receipt(
-            units=answer.receipt.units, remaining_units=answer.receipt.remaining_units
-        ),
-        limits=[_limit(limit) for limit in answer.limits],
-        queue_position=answer.queue.position,
-        model=answer.model,
-        stale=answer.stale,
-    )
-    response.MergeFromString(answer.stickers)
+def _render_answer(
+    response: pb.ExplainPageResponse | pb.ConvertDocumentResponse, answer: Answer
+) -> None:
+    response.MergeFromString(answer.result)
+    response.request_id = str(answer.request_id)
+    response.generation_id = str(answer.generation_id)
+    response.outcome = _OUTCOMES[answer.outcome]
+    response.status = STATUSES[answer.status]
+    response.receipt.units = answer.receipt.units
+    response.receipt.remaining_units = answer.receipt.remaining_units
+    for limit in answer.limits:
+        _fill_limit(response.limits.add(), limit)
+    response.queue_position = answer.queue.position
+    response.model = answer.model
     if answer.queue.position:
         response.estimated_wait.FromTimedelta(answer.queue.estimated_wait)
     if answer.error is not None:
         response.error.reason, response.error.message = answer.error
-    return response
 
 
-def _limit(limit: Limit) -> quota_pb2.Limit:
-    message = quota_pb2.Limit(
-        tier=limit.tier, limit=limit.limit, remaining=limit.remaining, warning=limit.warning
-    )
+def _fill_limit(message: quota_pb2.Limit, limit: Limit) -> None:
+    message.tier = limit.tier
+    message.limit = limit.limit
+    message.remaining = limit.remaining
+    message.warning = limit.warning
     if limit.resets_at is not None:
-        message.resets_at.FromDatetime(limit.resets_at)
-    return message
+        fill_timestamp(message.resets_at, limit.resets_at)
 
 
 def _rate_limit_headers(limits: tuple[Limit, ...]) -> tuple[tuple[str, str], ...]:

@@ -1,32 +1,41 @@
 """JobService as gRPC sees it: hands jobs to workers and takes their results."""
 
 import asyncio
+import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Hashable,
+    Sequence,
+)
 from contextlib import aclosing, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1 import jobs_pb2 as pb
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import Counter
 
-from services.cache.domain import Sticker
 from services.cache.failed_store import FailedStore
 from services.cache.follow_handler import FollowHandler
 from services.cache.job_domain import Failure, Job, Lease, Progress, Verdict
 from services.cache.job_store import JobStore
 from services.cache.queue import JobBell, Pace
 from services.cache.status_store import StatusStore
-from services.cache.wire import MAX_STICKERS, MODES, parse_sticker
+from services.cache.wire import MODES, check_result, pack_result
 from services.runtime.auth import allow
+from services.runtime.errors import InvalidInput
 from services.runtime.interceptors import Context
-from services.runtime.validation import parse_text, parse_uuid, require
+from services.runtime.timestamps import fill_timestamp
+from services.runtime.validation import parse_each, parse_text, parse_uuid, require
 
 log = structlog.get_logger()
+
+_OfLease = pb.LeaseProgress | pb.CompleteJobsRequest.Item | pb.FailJobsRequest.Item
 
 MAX_CREDITS = 500
 MAX_BATCH = 500
@@ -99,13 +108,10 @@ class JobHandler(FollowHandler):
         self, request: pb.RenewLeasesRequest, context: Context
     ) -> pb.RenewLeasesResponse:
         _require_worker(request.worker_id, len(request.leases), "leases")
-        renewals = [
-            _progress(item, f"leases[{index}]") for index, item in enumerate(request.leases)
-        ]
+        renewals = parse_each("leases", request.leases, _progress)
         kept, lost = await self._store.renew_leases(renewals)
         LEASES_LOST.labels("renew").inc(lost)
-        if kept:
-            log.debug("heartbeat_extended", generations=_names(one.lease for one in kept))
+        _log_leases("heartbeat_extended", [one.lease for one in kept], logging.DEBUG)
         response = pb.RenewLeasesResponse(kept=[str(one.lease.generation_id) for one in kept])
         for one in kept:
             response.time_left.add().FromTimedelta(one.time_left)
@@ -116,30 +122,29 @@ class JobHandler(FollowHandler):
         self, request: pb.CompleteJobsRequest, context: Context
     ) -> pb.CompleteJobsResponse:
         _require_worker(request.worker_id, len(request.items), "items")
-        results = [_result(item, f"items[{index}]") for index, item in enumerate(request.items)]
+        results = parse_each("items", request.items, _result)
         accepted = await self._store.complete_jobs(dict(reversed(results)))
         for seconds in accepted.values():
             self._pace.add(seconds)
         leases = [lease for lease, _ in results]
         verdicts = _verdicts(leases, set(accepted))
-        done = zip(request.items, verdicts, strict=True)
-        _log_released(
-            [item.lease for item, verdict in done if verdict is Verdict.ACCEPTED], "ready"
-        )
+        done = zip(leases, verdicts, strict=True)
+        ready = [lease for lease, verdict in done if verdict is Verdict.ACCEPTED]
+        _log_leases("lock_released", ready, status="ready")
         _log_skipped(leases, verdicts)
         return pb.CompleteJobsResponse(verdicts=_render_verdicts(verdicts, "complete"))
 
     @allow("worker")
     async def FailJobs(self, request: pb.FailJobsRequest, context: Context) -> pb.FailJobsResponse:
         _require_worker(request.worker_id, len(request.items), "items")
-        failures = [_failure(item, f"items[{index}]") for index, item in enumerate(request.items)]
+        failures = parse_each("items", request.items, _failure)
         verdicts = []
         for failure in failures:
             verdict = await self._store.fail_job(failure)
             verdicts.append(verdict)
             if verdict is not Verdict.LEASE_LOST:
                 status = "retrying" if verdict is Verdict.RETRYING else "failed"
-                _log_released([failure.lease], status)
+                _log_leases("lock_released", [failure.lease], status=status)
         self._relay_wake()
         return pb.FailJobsResponse(verdicts=_render_verdicts(verdicts, "fail"))
 
@@ -148,7 +153,7 @@ class JobHandler(FollowHandler):
         self, request: pb.ReleaseJobsRequest, context: Context
     ) -> pb.ReleaseJobsResponse:
         _require_worker(request.worker_id, len(request.leases), "leases")
-        leases = [_lease(lease, f"leases[{index}]") for index, lease in enumerate(request.leases)]
+        leases = parse_each("leases", request.leases, _lease)
         released = await self._release(leases)
         verdicts = _verdicts(leases, released)
         return pb.ReleaseJobsResponse(verdicts=_render_verdicts(verdicts, "release"))
@@ -162,16 +167,15 @@ class JobHandler(FollowHandler):
         worker.found_nothing = not jobs
         if not jobs:
             return
-        messages = _render_jobs(jobs)
-        names = _names(message.lease for message in messages)
-        log.info("lock_acquired", generations=names, worker=worker.worker_id)
+        _log_leases("lock_acquired", [job.lease for job in jobs], worker=worker.worker_id)
+        batch = _render_jobs(jobs)
         if worker.batched:
             worker.hand_over([job.lease for job in jobs])
-            yield pb.LeaseJobsResponse(jobs=messages)
+            yield batch
             return
         handed = 0
         try:
-            for message in messages:
+            for message in batch.jobs:
                 yield pb.LeaseJobsResponse(job=message)
                 handed += 1
         finally:
@@ -181,7 +185,7 @@ class JobHandler(FollowHandler):
 
     async def _release(self, leases: Sequence[Lease]) -> set[Lease]:
         released = await self._store.release_jobs(leases)
-        _log_released(released, "released")
+        _log_leases("lock_released", released, status="released")
         if released:
             self._bell.ring()
         return released
@@ -281,39 +285,45 @@ def _verdicts(leases: Sequence[Lease], accepted: set[Lease]) -> list[Verdict]:
     return verdicts
 
 
-def _names(leases: "Iterable[Lease | pb.Lease]") -> list[str]:
-    return [f"{lease.generation_id}#{lease.attempt}" for lease in leases]
-
-
-def _log_released(leases: "Iterable[Lease | pb.Lease]", status: str) -> None:
-    if names := _names(leases):
-        log.info("lock_released", generations=names, status=status)
+def _log_leases(
+    event: str, leases: Collection[Lease], level: int = logging.INFO, **more: str
+) -> None:
+    """Names are put together only for somebody who reads them."""
+    if leases and log.is_enabled_for(level):
+        names = [f"{lease.generation_id}#{lease.attempt}" for lease in leases]
+        log.log(level, event, generations=names, **more)
 
 
 def _log_skipped(leases: Sequence[Lease], verdicts: Sequence[Verdict]) -> None:
     """The work was done twice; only one result is kept."""
     pairs = zip(leases, verdicts, strict=True)
-    if names := _names(lease for lease, verdict in pairs if verdict is Verdict.LEASE_LOST):
-        log.info("lock_skipped_duplicate", generations=names)
+    lost = [lease for lease, verdict in pairs if verdict is Verdict.LEASE_LOST]
+    _log_leases("lock_skipped_duplicate", lost)
 
 
-def _lease(message: pb.Lease, field: str) -> Lease:
-    require(message.attempt >= 1, f"{field}.attempt", "must be at least 1")
-    return Lease(
-        generation_id=parse_uuid(f"{field}.generation_id", message.generation_id),
-        attempt=message.attempt,
-    )
+def _lease(message: pb.Lease) -> Lease:
+    require(message.attempt >= 1, "attempt", "must be at least 1")
+    return Lease(parse_uuid("generation_id", message.generation_id), message.attempt)
 
 
-def _progress(message: pb.LeaseProgress, field: str) -> Progress:
+def _lease_of(
+    message: "pb.LeaseProgress | pb.CompleteJobsRequest.Item | pb.FailJobsRequest.Item",
+) -> Lease:
+    try:
+        return _lease(message.lease)
+    except InvalidInput as error:
+        raise error.within("lease") from None
+
+
+def _progress(message: pb.LeaseProgress) -> Progress:
     stage = None
     if message.stage:
-        require(message.stage in _STAGES, f"{field}.stage", "must be a stage of a running attempt")
+        require(message.stage in _STAGES, "stage", "must be a stage of a running attempt")
         stage = _STAGES[message.stage]
-    require(0 <= message.done <= message.total, f"{field}.done", "must be 0 to total")
-    require(0 <= message.chunks <= MAX_CHUNKS, f"{field}.chunks", f"must be 0 to {MAX_CHUNKS}")
+    require(0 <= message.done <= message.total, "done", "must be 0 to total")
+    require(0 <= message.chunks <= MAX_CHUNKS, "chunks", f"must be 0 to {MAX_CHUNKS}")
     return Progress(
-        lease=_lease(message.lease, f"{field}.lease"),
+        lease=_lease_of(message),
         stage=stage,
         done=message.done,
         total=message.total,
@@ -321,24 +331,19 @@ def _progress(message: pb.LeaseProgress, field: str) -> Progress:
     )
 
 
-def _result(message: pb.CompleteJobsRequest.Item, field: str) -> tuple[Lease, Sequence[Sticker]]:
-    count = len(message.stickers)
-    require(count <= MAX_STICKERS, f"{field}.stickers", f"must be at most {MAX_STICKERS}")
-    stickers = [
-        parse_sticker(sticker, f"{field}.stickers[{index}]")
-        for index, sticker in enumerate(message.stickers)
-    ]
-    return _lease(message.lease, f"{field}.lease"), stickers
+def _result(message: pb.CompleteJobsRequest.Item) -> tuple[Lease, bytes]:
+    check_result(message)
+    return _lease_of(message), pack_result(message)
 
 
-def _failure(message: pb.FailJobsRequest.Item, field: str) -> Failure:
+def _failure(message: pb.FailJobsRequest.Item) -> Failure:
     seconds = message.retry_after.seconds
     in_range = 0 <= seconds <= MAX_RETRY_AFTER_SECONDS
-    require(in_range, f"{field}.retry_after", "must be 0 to 86400 seconds")
+    require(in_range, "retry_after", "must be 0 to 86400 seconds")
     return Failure(
-        lease=_lease(message.lease, f"{field}.lease"),
-        reason=parse_text(f"{field}.reason", message.reason, most=64),
-        message=parse_text(f"{field}.message", message.message, least=0, most=1000),
+        lease=_lease_of(message),
+        reason=parse_text("reason", message.reason, most=64),
+        message=parse_text("message", message.message, least=0, most=1000),
         permanent=message.permanent,
         retry_after=timedelta(seconds=seconds),
     )
@@ -349,32 +354,35 @@ def _render_verdicts(verdicts: Sequence[Verdict], call: str) -> list["pb.JobVerd
     return [_VERDICTS[verdict] for verdict in verdicts]
 
 
-def _render_jobs(jobs: Sequence[Job]) -> list[pb.Job]:
-    # Jobs of one batch share most of their times, and turning one into protobuf is slow.
-    stamps: dict[datetime, Timestamp] = {}
+def _render_jobs(jobs: Sequence[Job]) -> pb.LeaseJobsResponse:
+    """Jobs of one batch are much alike, and copying is cheaper than filling in every field."""
+    patterns: dict[Hashable, pb.Job] = {}
+    batch = pb.LeaseJobsResponse()
+    for job in jobs:
+        alike = (*job.key[3:], job.key.kind, job.images_count, job.leased_until, job.deadline_at)
+        pattern = patterns.get(alike)
+        if pattern is None:
+            pattern = patterns[alike] = _render_pattern(job)
+        message = batch.jobs.add()
+        message.CopyFrom(pattern)
+        lease = message.lease
+        lease.generation_id, lease.attempt = str(job.lease.generation_id), job.lease.attempt
+        message.pdf_hash, message.page = job.key.pdf_hash, job.key.page
+        fill_timestamp(message.created_at, job.created_at)
+    return batch
 
-    def stamp(at: datetime) -> Timestamp:
-        if at not in stamps:
-            stamps[at] = Timestamp(seconds=int(at.timestamp()), nanos=at.microsecond * 1000)
-        return stamps[at]
 
-    return [_render_job(job, stamp) for job in jobs]
-
-
-def _render_job(job: Job, stamp: Callable[[datetime], Timestamp]) -> pb.Job:
-    key = job.key
-    return pb.Job(
-        lease=pb.Lease(generation_id=str(job.lease.generation_id), attempt=job.lease.attempt),
-        kind=key.kind,
-        pdf_hash=key.pdf_hash,
-        page=key.page,
-        locale=key.locale,
-        effective_mode=MODES[key.effective_mode],
-        prompt_version=key.prompt_version,
-        model=key.model,
+def _render_pattern(job: Job) -> pb.Job:
+    """What a job has in common with others."""
+    message = pb.Job(
+        kind=job.key.kind,
+        locale=job.key.locale,
+        effective_mode=MODES[job.key.effective_mode],
+        prompt_version=job.key.prompt_version,
+        model=job.key.model,
         images_count=job.images_count,
-        leased_until=stamp(job.leased_until),
-        deadline_at=stamp(job.deadline_at),
-        created_at=stamp(job.created_at),
-        time_left=Duration(seconds=job.time_left.seconds, nanos=job.time_left.microseconds * 1000),
     )
+    fill_timestamp(message.leased_until, job.leased_until)
+    fill_timestamp(message.deadline_at, job.deadline_at)
+    message.time_left.FromTimedelta(job.time_left)
+    return message

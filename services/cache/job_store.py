@@ -1,6 +1,5 @@
 """SQL for the job queue: lease, renew, complete, fail, release, each fenced by its attempt."""
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,7 +7,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from services.cache.domain import Key, Lane, Sticker
+from services.cache.domain import Key, Lane
 from services.cache.job_domain import (
     ATTEMPT_BASE,
     ATTEMPT_CAP,
@@ -129,11 +128,11 @@ WITH lease AS (
 # statistics know nothing of, for the reason given at `held`.
 COMPLETE_JOBS = """
 UPDATE cache.generations AS job
-SET status = 'ready', stage = 'ready', stickers = result.stickers::jsonb, completed_at = now(),
+SET status = 'ready', stage = 'ready', result = made.result, completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = NULL, error_message = NULL
-FROM unnest($1::uuid[], $2::integer[], $3::text[]) AS result (generation_id, attempt, stickers)
-WHERE job.generation_id = result.generation_id AND job.attempts = result.attempt
+FROM unnest($1::uuid[], $2::integer[], $3::bytea[]) AS made (generation_id, attempt, result)
+WHERE job.generation_id = made.generation_id AND job.attempts = made.attempt
   AND job.status = 'generating' AND coalesce(job.leased_by, '') <> ''
 RETURNING job.generation_id, job.attempts,
           extract(epoch FROM now() - job.started_at)::float8 AS seconds
@@ -304,16 +303,16 @@ class JobStore:
             lost = await connection.fetchval(COUNT_LOST, *_fences(gone)) if gone else 0
         return kept, lost
 
-    async def complete_jobs(self, results: Mapping[Lease, Sequence[Sticker]]) -> dict[Lease, float]:
+    async def complete_jobs(self, results: Mapping[Lease, bytes]) -> dict[Lease, float]:
         """Publish results and serve all who wait for them; what is not answered was lost.
 
         The answer tells how many seconds each attempt took.
         """
         leases = sorted(results)
-        # As text: a list of lists would be taken for an array of two dimensions.
-        stickers = [json.dumps([vars(one) for one in results[lease]]) for lease in leases]
         async with self._database.transaction() as connection:
-            rows = await connection.fetch(COMPLETE_JOBS, *_fences(leases), stickers)
+            rows = await connection.fetch(
+                COMPLETE_JOBS, *_fences(leases), [results[lease] for lease in leases]
+            )
             # A statement of its own: it must see waiters that the ones above have waited for.
             served = await connection.fetch(SERVE_WAITERS, [row["generation_id"] for row in rows])
         self._note_served((SampleKey(*tuple(row)[:-1]), row["latency_ms"]) for row in served)

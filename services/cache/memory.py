@@ -18,11 +18,11 @@ MOST_REVOCATIONS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyResult:
-    """A result that will never change, with its stickers as they go over the wire."""
+    """A result that will never change, as it goes over the wire."""
 
     generation_id: UUID
     model: str
-    stickers: bytes
+    prepared: bytes
 
 
 class ReadyMemory:
@@ -73,7 +73,7 @@ class ReadyMemory:
 
 def _weight(result: ReadyResult) -> int:
     """Bytes, with what the entry itself takes: an empty page is not free."""
-    return len(result.stickers) + ENTRY_BYTES
+    return len(result.prepared) + ENTRY_BYTES
 
 
 _Target = tuple[str, UUID | str | None, int]

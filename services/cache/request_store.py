@@ -20,21 +20,22 @@ from services.runtime.database import Database
 
 # A part of statements, not one itself: lower case keeps it out of the list of statements.
 request_columns = """request_id, user_id, pdf_hash, page, locale, state, nonce, outcome,
-          generation_id, scope, background"""
+          generation_id, scope, background, kind"""
 
 OPEN_INTENTS = f"""
 INSERT INTO cache.requests (
     request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id, scope, background,
-    held_until
+    kind, held_until
 )
 SELECT intent.request_id, intent.user_id, intent.pdf_hash, intent.page, intent.locale,
        intent.nonce, intent.outcome, intent.generation_id, intent.scope, intent.background,
-       now() + $11::interval
+       intent.kind, now() + $12::interval
 FROM unnest(
     $1::uuid[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::uuid[], $7::text[],
-    $8::uuid[], $9::text[], $10::boolean[]
+    $8::uuid[], $9::text[], $10::boolean[], $11::text[]
 ) AS intent (
-    request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id, scope, background
+    request_id, user_id, pdf_hash, page, locale, nonce, outcome, generation_id, scope, background,
+    kind
 )
 ON CONFLICT (request_id) DO NOTHING
 RETURNING {request_columns}
@@ -98,7 +99,7 @@ HAS_ASKED = "SELECT 1 FROM cache.requests WHERE generation_id = $1 AND user_id =
 
 
 # The columns of OPEN_INTENTS, one request a row.
-_Intent = tuple[UUID, str, str, int, str, UUID, Outcome, UUID | None, str, bool]
+_Intent = tuple[UUID, str, str, int, str, UUID, Outcome, UUID | None, str, bool, str]
 _NONCE = 5
 
 
@@ -157,6 +158,7 @@ class RequestStore:
                 generation_id,
                 scope,
                 ask.background,
+                ask.kind,
             )
         )
 
@@ -209,6 +211,7 @@ def request_from(row: asyncpg.Record) -> Request:
         generation_id=row["generation_id"],
         scope=row["scope"],
         background=row["background"],
+        kind=row["kind"],
     )
 
 

@@ -30,7 +30,7 @@ WITH front AS (
         LIMIT 1000
     ) AS leased
 )
-SELECT {generation_columns.replace("stickers", "NULL AS stickers")},
+SELECT {generation_columns.replace("result, stickers", "NULL::bytea AS result, NULL AS stickers")},
     CASE WHEN status = 'generating' AND (leased_until IS NULL OR leased_until < now())
          THEN coalesce(front.position, (SELECT count(*) FROM front) + 1)
     END AS position,

@@ -1,40 +1,39 @@
 """Generations and stickers as protobuf and back; shared by the two handlers of this service."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glossa.cache.v1 import cache_pb2 as pb
+from glossa.cache.v1 import jobs_pb2
 from glossa.quota.v1 import quota_pb2
 from glossa.registry.v1 import registry_pb2
 from google.protobuf import struct_pb2
 
 from services.cache.describe import Story
 from services.cache.domain import (
+    DOCUMENT_MARKDOWN,
     SHARED_SCOPE,
     AttemptFailure,
     Generation,
     Queue,
     RequestRecord,
     Status,
-    Sticker,
 )
-from services.runtime.validation import parse_text, require
+from services.runtime.validation import parse_each, parse_text, require
 
 MAX_STICKERS = 50
 MAX_TITLE = 300
 MAX_BODY = 20_000
 MAX_QUOTE = 2_000
+# With what else is in a message it stays below the 4 MiB that gRPC takes.
+MAX_MARKDOWN_BYTES = 3 << 20
 
 STATUSES = {
     Status.GENERATING: pb.GENERATION_STATUS_GENERATING,
     Status.READY: pb.GENERATION_STATUS_READY,
     Status.FAILED: pb.GENERATION_STATUS_FAILED,
 }
-_KINDS = {
-    value: name.removeprefix("STICKER_KIND_").lower()
-    for name, value in pb.StickerKind.items()
-    if value != pb.STICKER_KIND_UNSPECIFIED
-}
+_KINDS = frozenset(pb.StickerKind.values()) - {pb.STICKER_KIND_UNSPECIFIED}
 MODES = {
     "text_only": registry_pb2.EFFECTIVE_MODE_TEXT_ONLY,
     "with_images": registry_pb2.EFFECTIVE_MODE_WITH_IMAGES,
@@ -47,7 +46,7 @@ def render_generation(generation: Generation, queue: Queue) -> pb.Generation:
         status=STATUSES[generation.status],
         stage=pb.Stage.Value(f"STAGE_{generation.stage.upper()}"),
         attempts=generation.attempts,
-        stickers=[render_sticker(sticker) for sticker in generation.stickers],
+        stickers=_stickers(generation),
         prompt_version=generation.key.prompt_version,
         model=generation.key.model,
         locale=generation.key.locale,
@@ -55,6 +54,8 @@ def render_generation(generation: Generation, queue: Queue) -> pb.Generation:
         done=generation.done,
         total=generation.total,
         queue_position=queue.position,
+        kind=generation.key.kind,
+        markdown=_markdown(generation),
     )
     message.created_at.FromDatetime(generation.created_at)
     if generation.completed_at is not None:
@@ -120,11 +121,34 @@ def render_failure(failure: AttemptFailure) -> pb.AttemptFailure:
     return message
 
 
-def prepare_stickers(stickers: Sequence[Sticker]) -> bytes:
-    """Stickers as a part of any message that holds them in the same field."""
-    return pb.ExplainPageResponse(
-        stickers=[render_sticker(sticker) for sticker in stickers]
-    ).SerializeToString()
+def prepare_result(generation: Generation) -> bytes:
+    """What was made, as a part of the answer to who asked for it."""
+    if generation.key.kind == DOCUMENT_MARKDOWN:
+        return pb.ConvertDocumentResponse(markdown=_markdown(generation)).SerializeToString()
+    return pb.ExplainPageResponse(stickers=_stickers(generation)).SerializeToString()
+
+
+def pack_result(item: jobs_pb2.CompleteJobsRequest.Item) -> bytes:
+    """A result as it is kept: as the worker sent it, but for its lease."""
+    item.ClearField("lease")
+    return item.SerializeToString()
+
+
+def check_result(item: jobs_pb2.CompleteJobsRequest.Item) -> None:
+    check_stickers(item.stickers)
+    fits = len(item.markdown.encode()) <= MAX_MARKDOWN_BYTES
+    require(fits, "markdown", "must be at most 3 MiB")
+    require(not (item.stickers and item.markdown), "markdown", "must be empty with stickers")
+
+
+def _markdown(generation: Generation) -> str:
+    return jobs_pb2.CompleteJobsRequest.Item.FromString(generation.result or b"").markdown
+
+
+def _stickers(generation: Generation) -> Iterable[pb.Sticker]:
+    if generation.result is not None:
+        return jobs_pb2.CompleteJobsRequest.Item.FromString(generation.result).stickers
+    return [_render_sticker(sticker) for sticker in generation.result_json or ()]
 
 
 def render_error(generation: Generation) -> pb.GenerationError:
@@ -133,32 +157,35 @@ def render_error(generation: Generation) -> pb.GenerationError:
     )
 
 
-def render_sticker(sticker: Sticker) -> pb.Sticker:
+def _render_sticker(sticker: dict[str, Any]) -> pb.Sticker:
+    """As JSON was kept."""
     message = pb.Sticker(
-        sticker_id=sticker.sticker_id,
-        kind=pb.StickerKind.Value(f"STICKER_KIND_{sticker.kind.upper()}"),
-        title=sticker.title,
-        body_markdown=sticker.body_markdown,
-        anchor=pb.Anchor(quote=sticker.quote),
+        sticker_id=sticker["sticker_id"],
+        kind=pb.StickerKind.Value(f"STICKER_KIND_{sticker['kind'].upper()}"),
+        title=sticker["title"],
+        body_markdown=sticker["body_markdown"],
+        anchor=pb.Anchor(quote=sticker["quote"]),
     )
-    if sticker.box is not None:
-        left, top, right, bottom = sticker.box
+    if box := sticker["box"]:
+        left, top, right, bottom = box
         message.anchor.box.CopyFrom(pb.Box(left=left, top=top, right=right, bottom=bottom))
     return message
 
 
-def parse_sticker(message: pb.Sticker, field: str) -> Sticker:
-    kind = _KINDS.get(message.kind)
-    require(kind is not None, f"{field}.kind", "must be set")
-    assert kind is not None
-    return Sticker(
-        sticker_id=parse_text(f"{field}.sticker_id", message.sticker_id, most=32),
-        kind=kind,
-        title=parse_text(f"{field}.title", message.title, most=MAX_TITLE),
-        body_markdown=parse_text(f"{field}.body_markdown", message.body_markdown, most=MAX_BODY),
-        quote=parse_text(f"{field}.anchor.quote", message.anchor.quote, least=0, most=MAX_QUOTE),
-        box=_parse_box(message.anchor, field),
-    )
+def check_stickers(stickers: Sequence[pb.Sticker]) -> None:
+    require(len(stickers) <= MAX_STICKERS, "stickers", f"must be at most {MAX_STICKERS}")
+    parse_each("stickers", stickers, _check_sticker)
+
+
+def _check_sticker(message: pb.Sticker) -> None:
+    anchor = message.anchor
+    require(message.kind in _KINDS, "kind", "must be set")
+    parse_text("sticker_id", message.sticker_id, most=32)
+    parse_text("title", message.title, most=MAX_TITLE)
+    parse_text("body_markdown", message.body_markdown, most=MAX_BODY)
+    parse_text("anchor.quote", anchor.quote, least=0, most=MAX_QUOTE)
+    if anchor.HasField("box"):
+        _check_box(anchor.box)
 
 
 def parse_struct(message: struct_pb2.Struct) -> dict[str, Any]:
@@ -178,11 +205,7 @@ def _parse_value(message: struct_pb2.Value) -> Any:
             return getattr(message, kind)
 
 
-def _parse_box(anchor: pb.Anchor, field: str) -> tuple[float, float, float, float] | None:
-    if not anchor.HasField("box"):
-        return None
-    box = anchor.box
+def _check_box(box: pb.Box) -> None:
     inside = all(0 <= edge <= 1 for edge in (box.left, box.top, box.right, box.bottom))
     ordered = box.left <= box.right and box.top <= box.bottom
-    require(inside and ordered, f"{field}.anchor.box", "must lie on the page, edges from 0 to 1")
-    return (box.left, box.top, box.right, box.bottom)
+    require(inside and ordered, "anchor.box", "must lie on the page, edges from 0 to 1")

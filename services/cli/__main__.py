@@ -5,6 +5,7 @@ import asyncio
 import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -191,6 +192,25 @@ def costs(
     from services.cli.accounts import run_costs
 
     asyncio.run(run_costs(user=user, days=days, as_json=as_json))
+
+
+@app.command("fake-openai")
+def fake_openai(
+    port: Annotated[int, typer.Option(help="On loopback; any free one unless told.")] = 0,
+    fail: Annotated[str, typer.Option(help="How to fail, e.g. rate-limit, drip, refusal.")] = "",
+    times: Annotated[int, typer.Option(min=0, help="How often; always unless told.")] = 0,
+    every: Annotated[int, typer.Option(min=1, help="Only every so-many-th call.")] = 1,
+    retry_after: Annotated[str, typer.Option(help="Seconds, sent with the failure.")] = "",
+    delay: Annotated[float, typer.Option(min=0, help="Seconds before each answer.")] = 0.0,
+) -> None:
+    """Stand in for OpenAI on this machine, in success and in every failure."""
+    from services.cli.fake_openai import Manner, run_fake_openai
+
+    manner = Manner(
+        fail=fail, times=times, every=every, retry_after=retry_after, delay_seconds=delay
+    )
+    with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+        asyncio.run(run_fake_openai(port, manner))
 
 
 @app.command()

@@ -14,7 +14,7 @@ DAY = timedelta(hours=24)
 SOFT_WINDOW = timedelta(minutes=1)
 HARD_WINDOW = timedelta(seconds=10)
 
-ENDPOINTS = ("explain_page",)
+ENDPOINTS = ("explain_page", "convert_document")
 PLANS = ("free", "beta", "pro_monthly", "pro_annual")
 
 
@@ -221,13 +221,16 @@ class LedgerLine(NamedTuple):
     page: int | None
     locale: str | None
     effective_mode: str | None
+    endpoint: str | None
 
     @property
     def explanation(self) -> str:
         """What happened, in words a user understands."""
         if self.kind == "reset":
             return f"Reset by an administrator: {self.reason}"
-        return _EXPLANATIONS.get((self.kind, self.reason)) or _EXPLANATIONS[self.kind, ""]
+        of_documents = _OF_DOCUMENTS if self.endpoint == "convert_document" else {}
+        event = (self.kind, self.reason)
+        return of_documents.get(event) or _EXPLANATIONS.get(event) or _EXPLANATIONS[self.kind, ""]
 
 
 _EXPLANATIONS = {
@@ -245,6 +248,14 @@ _EXPLANATIONS = {
     ("reprice", "cached"): "Given back: the explanation was ready already.",
     ("reprice", ""): "Given back: it was served in a cheaper way.",
     ("void", ""): "Given up before it was charged; it cost nothing.",
+}
+_OF_DOCUMENTS = {
+    ("charge", "generated"): "A document was converted for you.",
+    ("charge", "cached"): "You opened a conversion that was ready.",
+    ("charge", "joined"): "You joined a conversion that was being made.",
+    ("refund", "generation_failed"): "Given back: the conversion failed.",
+    ("reprice", "joined"): "Given back: somebody else had started the same conversion.",
+    ("reprice", "cached"): "Given back: the conversion was ready already.",
 }
 
 

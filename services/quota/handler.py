@@ -1,6 +1,7 @@
 """QuotaService as gRPC sees it: check, call, render; decides nothing."""
 
-from collections.abc import Coroutine
+from collections import Counter
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -20,6 +21,7 @@ from services.runtime.auth import NotYourUser, allow, current_caller, require_us
 from services.runtime.errors import DependencyDown, InvalidInput, NotFound
 from services.runtime.interceptors import Context
 from services.runtime.validation import (
+    parse_each,
     parse_identity,
     parse_pdf_hash,
     parse_text,
@@ -62,28 +64,26 @@ class QuotaHandler(QuotaServiceServicer):
 
     @allow("cache", "admin")
     async def Admit(self, request: pb.AdmitRequest, context: Context) -> pb.AdmitResponse:
-        wanted = wire.admit_request(request, "")
+        wanted = wire.admit_request(request)
         [answer] = await self._ask(context, self._store.admit_many([wanted]))
-        _count(answer)
+        _count([answer])
         if answer.decision == Decision.REQUEST_ID_REUSED:
             raise RequestIdReused(
                 "request_id was used for something else; use a new one", field="request_id"
             )
-        return wire.admit_response(answer)
+        response = pb.AdmitResponse()
+        wire.fill_admit_response(response, answer)
+        return response
 
     @allow("cache", "admin")
     async def AdmitMany(
         self, request: pb.AdmitManyRequest, context: Context
     ) -> pb.AdmitManyResponse:
         _require_batch(len(request.requests), "requests")
-        wanted = [
-            wire.admit_request(item, f"requests[{index}].")
-            for index, item in enumerate(request.requests)
-        ]
+        wanted = parse_each("requests", request.requests, wire.admit_request)
         answers = await self._ask(context, self._store.admit_many(wanted))
-        for answer in answers:
-            _count(answer)
-        return pb.AdmitManyResponse(responses=[wire.admit_response(answer) for answer in answers])
+        _count(answers)
+        return wire.admit_responses(answers)
 
     @allow("cache", "admin")
     async def Refund(self, request: pb.RefundRequest, context: Context) -> pb.RefundResponse:
@@ -92,9 +92,7 @@ class QuotaHandler(QuotaServiceServicer):
             pairs = await self._ask(context, self._store.refund_generation(generation_id, reason))
         else:
             _require_batch(len(request.items), "items")
-            refunds = [
-                wire.refund(item, f"items[{index}].") for index, item in enumerate(request.items)
-            ]
+            refunds = parse_each("items", request.items, wire.refund)
             settled = await self._ask(context, self._store.settle_refunds(refunds))
             pairs = list(zip(refunds, settled, strict=True))
         return pb.RefundResponse(items=[wire.refunded(item, told) for item, told in pairs])
@@ -163,10 +161,7 @@ class QuotaHandler(QuotaServiceServicer):
         self, request: pb.RecordOperationsRequest, context: Context
     ) -> pb.RecordOperationsResponse:
         _require_batch(len(request.operations), "operations")
-        operations = [
-            wire.operation(item, f"operations[{index}].")
-            for index, item in enumerate(request.operations)
-        ]
+        operations = parse_each("operations", request.operations, wire.operation)
         await self._require_prices(context, operations)
         costs = await self._ask(context, self._costs.record_operations(operations))
         return pb.RecordOperationsResponse(cost_nanodollars=costs)
@@ -257,10 +252,12 @@ class QuotaHandler(QuotaServiceServicer):
                 )
 
 
-def _count(answer: Answer) -> None:
-    DECISIONS.labels(answer.decision).inc()
-    if answer.shadow_decision is not None:
-        SHADOW_DECISIONS.labels(answer.shadow_decision).inc()
+def _count(answers: Sequence[Answer]) -> None:
+    for decision, times in Counter(answer.decision for answer in answers).items():
+        DECISIONS.labels(decision).inc(times)
+    for shadow_decision, times in Counter(answer.shadow_decision for answer in answers).items():
+        if shadow_decision is not None:
+            SHADOW_DECISIONS.labels(shadow_decision).inc(times)
 
 
 def _own_user(given: str) -> str:

@@ -15,7 +15,7 @@ SELECT set_config('role', 'glossa_quota_user', true), set_config('glossa.user_id
 LIST_LEDGER = """
 SELECT entry.entry_id, entry.created_at, entry.kind, entry.units, entry.reason, entry.request_id,
        request.outcome, request.generation_id, request.pdf_hash, request.page, request.locale,
-       request.effective_mode
+       request.effective_mode, request.endpoint
 FROM quota.ledger_entries AS entry
 LEFT JOIN quota.explain_requests AS request ON request.request_id = entry.request_id
 WHERE entry.user_id = $1 AND entry.entry_id < $2

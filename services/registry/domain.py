@@ -161,6 +161,8 @@ class PageText:
     page: int
     text: str
     has_hidden_text: bool = False
+    # Of the document; neighbours do not tell.
+    total_pages: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

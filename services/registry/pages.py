@@ -81,7 +81,11 @@ class Pages:
                 include_images=include_images,
                 include_render=include_render,
             )
-        text = replace(content.text, has_hidden_text=metadata.has_hidden_text)
+        text = replace(
+            content.text,
+            has_hidden_text=metadata.has_hidden_text,
+            total_pages=known.total_pages,
+        )
         return replace(content, text=text)
 
     async def describe(

@@ -244,7 +244,12 @@ def render_content(content: PageContent) -> Iterator[pb.GetPageContentResponse]:
 
 
 def render_text(text: PageText) -> pb.PageText:
-    return pb.PageText(page=text.page, text=text.text, has_hidden_text=text.has_hidden_text)
+    return pb.PageText(
+        page=text.page,
+        text=text.text,
+        has_hidden_text=text.has_hidden_text,
+        total_pages=text.total_pages,
+    )
 
 
 def render_health(report: HealthReport) -> pb.CheckReferenceHealthResponse:

@@ -46,6 +46,10 @@ class InvalidInput(GlossaError):
     code = "INVALID_ARGUMENT"
     reason = "INVALID_ARGUMENT"
 
+    def within(self, parent: str) -> "InvalidInput":
+        """The same, told to whoever sent the message that the field is a part of."""
+        return InvalidInput(f"{parent}.{self.message}", field=f"{parent}.{self.field}")
+
 
 class Unauthenticated(GlossaError):
     """There is no token, or it is not one of ours."""

@@ -16,21 +16,30 @@ from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import Database, open_database
 from services.runtime.server import CannotStart, Parts, Servicer, run, starting
-from services.runtime.settings import ExplanationSettings
+from services.runtime.settings import CONVERSION_VERSION
 from services.worker.attempt import Attempts
+from services.worker.chunk_store import ChunkStore
 from services.worker.clients import Cache, Jobs, Quota, Registry
 from services.worker.config import Config
+from services.worker.convert import Conversion
 from services.worker.dead_letter_store import DeadLetterStore
 from services.worker.dead_letters import DeadLetters
 from services.worker.delivery import Delivery
+from services.worker.forget import forgetting
 from services.worker.handler import WorkerHandler, render_update
+from services.worker.image_analysis import ImageAnalysis
+from services.worker.image_store import ImageStore
 from services.worker.lease_loop import LeaseLoop
+from services.worker.loop_lag import watching_the_loop
 from services.worker.model import Explainer
+from services.worker.model_calls import ModelCalls
 from services.worker.offline import OfflineExplainer
 from services.worker.once import parse_arguments, run_once
 from services.worker.operations import Operations
+from services.worker.pipeline import Pipeline
 from services.worker.sample_store import SampleStore
 from services.worker.store import EventStore
+from services.worker.throttle import Pace, Throttle
 from services.worker.upkeep import Upkeep
 from services.worker.watch import Watches
 
@@ -107,17 +116,32 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Base]]:
         open_channel(config.registry_address, token) as registry_channel,
         open_channel(config.cache_address, token) as cache_channel,
         open_channel(config.quota_address, token) as quota_channel,
-        open_explainer(settings) as explainer,
+        open_explainer(config) as explainer,
     ):
         events, quota = EventStore(database), Quota(quota_channel)
+        chunks = ChunkStore(database)
+        images = ImageStore(
+            database, prompt_version=settings.prompt_version, model=settings.model_name
+        )
         jobs = Jobs(cache_channel, config.worker_id or f"worker-{secrets.token_hex(4)}")
         operations = Operations(quota.record_operations)
-        attempts = Attempts(
-            registry=Registry(registry_channel),
-            explainer=explainer,
-            delivery=Delivery(jobs=jobs, events=events),
-            operations=operations,
+        pace = Pace(most=config.model_concurrency, quota_pause=config.model_quota_pause)
+        calls = ModelCalls(explainer=explainer, throttle=Throttle(pace), operations=operations)
+        registry, analysis = Registry(registry_channel), ImageAnalysis(calls=calls, store=images)
+        pipeline = Pipeline(
+            registry=registry,
+            calls=calls,
+            images=analysis,
+            chunks=chunks,
             prompt_version=settings.prompt_version,
+        )
+        conversion = Conversion(
+            registry=registry, calls=calls, images=analysis, version=CONVERSION_VERSION
+        )
+        attempts = Attempts(
+            pipeline=pipeline,
+            conversion=conversion,
+            delivery=Delivery(jobs=jobs, events=events),
         )
         loop = LeaseLoop(
             jobs=jobs,
@@ -128,20 +152,29 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Base]]:
         base = Base(
             database=database, events=events, jobs=jobs, quota=quota, cache_channel=cache_channel
         )
-        async with operations.reporting(), events.announcing():
+        async with (
+            operations.reporting(),
+            events.announcing(),
+            forgetting(chunks, images),
+            watching_the_loop(),
+        ):
             yield loop, base
 
 
 @asynccontextmanager
-async def open_explainer(settings: ExplanationSettings) -> AsyncIterator[Explainer]:
+async def open_explainer(config: Config) -> AsyncIterator[Explainer]:
     """A language model when there is a key for one, the built-in explainer otherwise."""
-    if not settings.uses_openai:
+    if not config.explanation.uses_openai:
         yield OfflineExplainer()
         return
     # Imported here: it takes as long as everything else together, and offline nobody needs it.
     from services.worker.openai_explainer import open_openai_explainer  # noqa: PLC0415
 
-    async with open_openai_explainer(settings) as explainer:
+    async with open_openai_explainer(
+        config.explanation,
+        call_seconds=config.model_call_seconds,
+        link_hosts=config.link_hosts,
+    ) as explainer:
         yield explainer
 
 

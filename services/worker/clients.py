@@ -1,7 +1,6 @@
 """The other services as the Worker sees them; deadlines live here."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from uuid import UUID
@@ -18,54 +17,89 @@ from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 from services.runtime.channel import calling
 from services.runtime.settings import CONTEXT_NEIGHBOURS
 from services.worker.dead_letter import DeadLetter, Redriven, Spending
-from services.worker.domain import Failure, Job, Lease, ModelCall, Progress, Sticker, Verdict
+from services.worker.domain import (
+    Failure,
+    Image,
+    Job,
+    Lease,
+    ModelCall,
+    PageContent,
+    Progress,
+    Result,
+    Verdict,
+)
 from services.worker.generation import GenerationView
 from services.worker.report_wire import dead_letter_from, redriven_from, spending_from
 from services.worker.wire import (
     duration_message,
     failure_message,
     generation_from,
+    image_from,
     job_from,
     lease_message,
     operation_message,
     progress_message,
+    render_from,
     sticker_message,
     verdict_from,
 )
 
 PAGE_SECONDS = 60.0
 CALL_SECONDS = 5.0
+# Pictures of one page that are held at a time; what is more is left out.
+MOST_IMAGE_BYTES = 16 * 1024 * 1024
 REDRIVE_SECONDS = 30.0
 # A lease stream has no natural end; a new one each day keeps balancers and tokens fresh.
 STREAM_SECONDS = 24 * 3600.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class PageContent:
-    text: str
-    neighbours: tuple[str, ...]
-
-
 class Registry:
-    """Where the text of pages comes from."""
+    """Where text and pictures of pages come from."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub = RegistryServiceStub(channel)
 
-    async def get_page_content(self, pdf_hash: str, page: int) -> PageContent:
-        """A page's text and that of its neighbours, in the order of their pages."""
+    async def get_page_content(
+        self, pdf_hash: str, page: int, *, include_images: bool = False
+    ) -> PageContent:
+        """A page's text and that of its neighbours, in the order of their pages, and its images."""
         request = registry_pb2.GetPageContentRequest(
-            pdf_hash=pdf_hash, page=page, neighbours=CONTEXT_NEIGHBOURS
+            pdf_hash=pdf_hash,
+            page=page,
+            neighbours=CONTEXT_NEIGHBOURS,
+            include_images=include_images,
         )
-        text, neighbours = "", list[registry_pb2.PageText]()
+        text, neighbours = registry_pb2.PageText(), list[registry_pb2.PageText]()
+        images, room = list[Image](), MOST_IMAGE_BYTES
         with calling("registry"):
             async for part in self._stub.GetPageContent(request, timeout=PAGE_SECONDS):
                 if part.HasField("text"):
-                    text = part.text.text
+                    text = part.text
                 elif part.HasField("neighbour"):
                     neighbours.append(part.neighbour)
+                elif part.HasField("image") and not part.image.is_decorative:
+                    room -= len(part.image.content)
+                    if room >= 0:
+                        images.append(image_from(part.image))
         neighbours.sort(key=lambda neighbour: neighbour.page)
-        return PageContent(text=text, neighbours=tuple(one.text for one in neighbours))
+        return PageContent(
+            text=text.text,
+            has_hidden_text=text.has_hidden_text,
+            neighbours=tuple(one.text for one in neighbours),
+            images=tuple(images),
+            total_pages=text.total_pages,
+        )
+
+    async def get_render(self, pdf_hash: str, page: int) -> Image | None:
+        """The whole page as a picture."""
+        request = registry_pb2.GetPageContentRequest(
+            pdf_hash=pdf_hash, page=page, include_render=True
+        )
+        render = b""
+        with calling("registry"):
+            async for part in self._stub.GetPageContent(request, timeout=PAGE_SECONDS):
+                render += part.render_png
+        return render_from(render) if render else None
 
 
 class Cache:
@@ -211,14 +245,14 @@ class Jobs:
         with calling("cache"):
             await self._stub.ReleaseJobs(request, timeout=CALL_SECONDS)
 
-    async def complete_jobs(
-        self, results: Sequence[tuple[Lease, tuple[Sticker, ...]]]
-    ) -> list[Verdict]:
+    async def complete_jobs(self, results: Sequence[tuple[Lease, Result]]) -> list[Verdict]:
         items = [
             jobs_pb2.CompleteJobsRequest.Item(
-                lease=lease_message(lease), stickers=[sticker_message(one) for one in stickers]
+                lease=lease_message(lease),
+                stickers=[sticker_message(one) for one in result.stickers],
+                markdown=result.markdown,
             )
-            for lease, stickers in results
+            for lease, result in results
         ]
         request = jobs_pb2.CompleteJobsRequest(worker_id=self._worker_id, items=items)
         with calling("cache"):

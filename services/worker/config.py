@@ -31,6 +31,18 @@ class Config(ServiceSettings):
     # How long events are kept after the end of their generation.
     event_days: float = Field(default=7, gt=0)
     dead_letter_days: float = Field(default=30, gt=0)
+    # Calls to the model at a time, at most; fewer while it says that there are too many.
+    model_concurrency: int = Field(default=16, ge=1, le=1000)
+    # For one call to the model, from the question to the end of the answer.
+    model_call_seconds: float = Field(default=60.0, gt=0, le=300)
+    # How long nothing is asked after the model said that its account is used up.
+    model_quota_pause_seconds: float = Field(default=900.0, gt=0, le=3600)
+    # Hosts that links in explanations may lead to, e.g. '["en.wikipedia.org"]'; none unless told.
+    link_hosts: tuple[str, ...] = ()
+
+    @property
+    def model_quota_pause(self) -> timedelta:
+        return timedelta(seconds=self.model_quota_pause_seconds)
 
     @property
     def renew_every(self) -> timedelta:

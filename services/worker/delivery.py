@@ -11,7 +11,7 @@ import structlog
 from services.runtime.batching import Batcher
 from services.runtime.errors import DependencyDown, RelayedError
 from services.worker.clients import Jobs
-from services.worker.domain import Failure, Lease, Sticker, Verdict
+from services.worker.domain import Failure, Lease, Result, Verdict
 from services.worker.generation import NewEvent, failure_event, ready_event
 from services.worker.metrics import LEASES_LOST
 from services.worker.store import EventStore
@@ -34,10 +34,13 @@ class Delivery:
     def __init__(self, *, jobs: Jobs, events: EventStore) -> None:
         self._events = events
         self._completions = Batcher(_sparing(jobs.complete_jobs), max_batch=RESULTS_PER_CALL)
+        # One document may fill a message.
+        self._documents = Batcher(_sparing(jobs.complete_jobs), max_batch=1)
         self._failures = Batcher(_sparing(jobs.fail_jobs), max_batch=FAILURES_PER_CALL)
 
-    async def complete(self, lease: Lease, stickers: tuple[Sticker, ...]) -> str:
-        verdict = await _persistently(self._completions, (lease, stickers))
+    async def complete(self, lease: Lease, result: Result) -> str:
+        batcher = self._documents if result.markdown else self._completions
+        verdict = await _persistently(batcher, (lease, result))
         if isinstance(verdict, RelayedError):
             log.error("result_refused", reason=verdict.reason, cause=verdict.message)
             return await self.fail(lease, _refused())

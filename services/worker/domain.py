@@ -1,15 +1,15 @@
-"""Jobs, pages and stickers: what an attempt is made of, and how long pages are cut and merged."""
+"""Jobs, pages, pictures and stickers: what an attempt is made of."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from uuid import UUID
 
 MAX_STICKERS = 12
-CHUNK_CHARACTERS = 6_000
-# A page beyond this is cut off: its tail would not fit into an attempt's deadline anyway.
-MAX_CHUNKS = 16
+# A page with a picture and no more words than this is looked at as a whole: a scan has no words,
+# or the few of a stamp or a page number.
+SCANNED_AT_MOST_WORDS = 5
 
 
 class StickerKind(StrEnum):
@@ -25,6 +25,11 @@ class Status(StrEnum):
     GENERATING = "generating"
     READY = "ready"
     FAILED = "failed"
+
+
+# What the Cache wants made.
+PAGE_EXPLANATION = "page_explanation"
+DOCUMENT_MARKDOWN = "document_markdown"
 
 
 class Stage(StrEnum):
@@ -53,9 +58,10 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One page to explain, and for how long it is ours."""
+    """A page to explain, or a document to convert, and for how long it is ours."""
 
     lease: Lease
+    kind: str
     pdf_hash: str
     page: int
     locale: str
@@ -64,6 +70,62 @@ class Job:
     model: str
     prompt_version: str
     time_left: timedelta
+
+
+class ImageType(StrEnum):
+    DIAGRAM = "diagram"
+    CHART = "chart"
+    TABLE = "table"
+    FORMULA = "formula"
+    PHOTO = "photo"
+    SCREENSHOT = "screenshot"
+    TEXT = "text"
+    # Nothing to explain: an ornament, a logo, a background.
+    DECORATIVE = "decorative"
+    # The model will not or cannot say; asking again would cost the same for nothing.
+    UNDESCRIBED = "undescribed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """A picture of a page, or the page as a picture; `digest` is the SHA-256 of its content."""
+
+    digest: str
+    media_type: str
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSummary:
+    """What a picture shows, in English; depends on nothing but the picture."""
+
+    digest: str
+    image_type: ImageType
+    ocr_text: str = ""
+    alt_text: str = ""
+
+    @property
+    def shows_content(self) -> bool:
+        return self.image_type not in (ImageType.DECORATIVE, ImageType.UNDESCRIBED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageContent:
+    """What the Registry has of a page."""
+
+    text: str
+    neighbours: tuple[str, ...] = ()
+    has_hidden_text: bool = False
+    # Distinct ones, those that only decorate left out.
+    images: tuple[Image, ...] = ()
+    # The whole page as a picture, where it was asked for.
+    render: Image | None = None
+    # Of the document.
+    total_pages: int = 0
+
+    @property
+    def is_scanned(self) -> bool:
+        return bool(self.images) and len(self.text.split()) <= SCANNED_AT_MOST_WORDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +138,10 @@ class Page:
     neighbours: tuple[str, ...] = ()
     effective_mode: str = "text_only"
     images_count: int = 0
+    summaries: tuple[ImageSummary, ...] = ()
+    # The page as a reader sees it, where its text alone would not do or cannot be trusted.
+    render: Image | None = None
+    has_hidden_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +167,14 @@ class Sticker:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Result:
+    """What an attempt has made: stickers of a page, or a document in Markdown."""
+
+    stickers: tuple[Sticker, ...] = ()
+    markdown: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Usage:
     """Tokens a model call took."""
 
@@ -122,6 +196,14 @@ class Explanation:
 
     stickers: tuple[Sticker, ...]
     model: str
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a model made of a picture."""
+
+    summary: ImageSummary
     usage: Usage = Usage()
 
 
@@ -159,54 +241,7 @@ class Progress:
     chunks: int = 0
 
 
-def chunks(page: Page) -> tuple[Page, ...]:
-    """Cuts a long page at paragraph, line or word boundaries, in this order of preference."""
-    rest, parts = page.text, list[str]()
-    while len(rest) > CHUNK_CHARACTERS and len(parts) < MAX_CHUNKS - 1:
-        cut = _cut_position(rest[:CHUNK_CHARACTERS])
-        parts.append(rest[:cut])
-        rest = rest[cut:]
-    parts.append(rest[:CHUNK_CHARACTERS])
-    return tuple(replace(page, text=part) for part in parts)
-
-
-def _cut_position(text: str) -> int:
-    for boundary in ("\n\n", "\n", " "):
-        position = text.rfind(boundary, len(text) // 2)
-        if position > 0:
-            return position + len(boundary)
-    return len(text)
-
-
-def merge(explanations: Sequence[Explanation]) -> Explanation:
-    """One explanation out of those of a page's chunks: one summary, no title twice, renumbered."""
-    stickers = [sticker for explanation in explanations for sticker in explanation.stickers]
-    summaries = [sticker for sticker in stickers if sticker.kind is StickerKind.SUMMARY]
-    others = [sticker for sticker in stickers if sticker.kind is not StickerKind.SUMMARY]
-    usage = sum((explanation.usage for explanation in explanations), Usage())
-    merged = [*_one_summary(summaries), *_distinct_titles(others)]
-    return Explanation(
-        stickers=numbered(merged[:MAX_STICKERS]), model=explanations[0].model, usage=usage
-    )
-
-
 def numbered(stickers: Iterable[Sticker]) -> tuple[Sticker, ...]:
     return tuple(
         replace(sticker, sticker_id=f"s{number}") for number, sticker in enumerate(stickers, 1)
     )
-
-
-def _one_summary(summaries: Sequence[Sticker]) -> list[Sticker]:
-    if len(summaries) < 2:
-        return list(summaries)
-    paragraphs = [part for one in summaries for part in one.body_markdown.split("\n\n")]
-    # Of equal paragraphs the last stays, so that a closing remark closes the whole.
-    kept = list(dict.fromkeys(reversed(paragraphs)))[::-1]
-    return [replace(summaries[0], body_markdown="\n\n".join(kept))]
-
-
-def _distinct_titles(stickers: Iterable[Sticker]) -> list[Sticker]:
-    seen: dict[tuple[StickerKind, str], Sticker] = {}
-    for sticker in stickers:
-        seen.setdefault((sticker.kind, sticker.title.casefold()), sticker)
-    return list(seen.values())

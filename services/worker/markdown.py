@@ -1,26 +1,29 @@
-"""Makes text of a model or a page inert: no HTML, no links, no control characters, bounded."""
+"""Makes text of a model or a page inert: no HTML, no strange links, nothing invisible, bounded."""
 
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 TITLE_CHARACTERS = 120
 BODY_CHARACTERS = 4_000
 QUOTE_CHARACTERS = 300
-# Nothing sensible is longer; it also bounds the work below.
-_INPUT_CHARACTERS = 8_000
+# Nothing sensible is longer; it also bounds the work below, which no other thread can interrupt.
+_INPUT_CHARACTERS = 5_000
 _LAYERS = 8
 _OCCURRENCES = 50
 
 _CONTROL = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff"
-    "\u202a-\u202e\u2066-\u2069\ufeff]"  # text direction overrides can show what is not there
+    "\u202a-\u202e\u2066-\u2069\ufeff"  # text direction overrides can show what is not there
+    "\u200b\u2060-\u2064\U000e0000-\U000e007f\U000e0100-\U000e01ef]"  # and these hide what is
 )
-_COMMENT = re.compile(r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[.*?\]\]>", re.DOTALL)
+# Longer ones keep their words and lose their meaning all the same, see below.
+_COMMENT = re.compile(r"<!--.{0,500}?-->|<\?.{0,500}?\?>|<!\[CDATA\[.{0,500}?\]\]>", re.DOTALL)
 _WITH_CONTENT = re.compile(
-    r"<(script|style|iframe|object|svg|math|template|noscript|textarea|title)\b[^>]*>.*?</\1\s*>",
+    r"<(script|style|iframe|object|svg|math|template|noscript|textarea|title)\b[^>]{0,500}>"
+    r".{0,1000}?</\1\s*>",
     re.DOTALL | re.IGNORECASE,
 )
 _TAG = re.compile(
@@ -37,7 +40,7 @@ _REFERENCE = re.compile(r"!?\[([^\[\]]+)\]\[[^\[\]]*\]")
 _DEFINITION = re.compile(r"^[ >]*\[[^\[\]]+\]:.*$", re.MULTILINE)
 _AUTOLINK = re.compile(r"<((?:[a-z][a-z0-9+.-]{1,31}:|[\w.+-]+@)[^\s<>]*)>", re.IGNORECASE)
 _SCHEME = re.compile(
-    r"(?:\b(?:https?|ftp|file|wss?)://(?:www\.)?|\b(?:javascript|vbscript|mailto|tel):"
+    r"(?:(?:https?|ftp|file|wss?)://(?:www\.)?|(?:javascript|vbscript):|\b(?:mailto|tel):"
     r"|\bdata:(?=[\w.+-]*[/;,])|\bwww\.(?=\w))",
     re.IGNORECASE,
 )
@@ -51,22 +54,51 @@ _REMOVALS = (
     (_AUTOLINK, r"\1"),
     (_SCHEME, ""),
 )
+# A link that may stay, if its host may: no user, no port, nothing that needs a second look.
+_PLAIN_LINK = re.compile(
+    r"(?<!!)\[([^\[\]\n<>]{1,200})\]"
+    r"\((https://([a-z0-9.-]{1,100})(?:/[\w.~%/-]{0,300})?(?:#[\w.~%-]{0,100})?)\)"
+)
+# Stands for a link that was set aside; clean texts hold no such characters.
+_ASIDE = re.compile("\ue000(\\d+)\ue001")
 # What is left of something like a tag or a link loses its meaning by one space.
 _OPENING = re.compile(r"<(?=[A-Za-z/!?])")
 _LINK_JOINT = re.compile(r"\](?=[(\[:])")
 
 
-def clean_markdown(text: str, limit: int = BODY_CHARACTERS) -> str:
-    """Keeps the words and plain Markdown of an untrusted text, nothing that acts."""
-    text = clean_text(text[:_INPUT_CHARACTERS])
+def clean_markdown(
+    text: str, limit: int = BODY_CHARACTERS, *, link_hosts: Collection[str] = ()
+) -> str:
+    """Keeps the words and plain Markdown of an untrusted text, nothing that acts.
+
+    Links lose their address unless they lead to one of the hosts.
+    """
+    text = re.sub("[\ue000\ue001]", "", clean_text(text[:_INPUT_CHARACTERS]))
+    links: list[tuple[str, str]] = []
+
+    def set_aside(link: re.Match[str]) -> str:
+        label, address, host = link.groups()
+        if host not in link_hosts:
+            return link.group()
+        links.append((_inert(label), address))
+        return f"\ue000{len(links) - 1}\ue001"
+
+    text = _inert(_PLAIN_LINK.sub(set_aside, text))
+    text = shorten(re.sub(r"\n{3,}", "\n\n", text).strip(), limit)
+    linked = _ASIDE.sub(lambda place: "[{}]({})".format(*links[int(place[1])]), text)
+    if len(linked) <= limit:
+        return linked
+    return shorten(_ASIDE.sub(lambda place: links[int(place[1])][0], text), limit)
+
+
+def _inert(text: str) -> str:
     for _ in range(_LAYERS):  # removing one layer may uncover the next
         previous, text = text, _without_layer(text)
         if text == previous:
             break
     else:  # nobody writes like this in good faith
         text = text.replace(":", " ")
-    text = _LINK_JOINT.sub("] ", _OPENING.sub("< ", text))
-    return shorten(re.sub(r"\n{3,}", "\n\n", text).strip(), limit)
+    return _LINK_JOINT.sub("] ", _OPENING.sub("< ", text))
 
 
 def _without_layer(text: str) -> str:

@@ -31,6 +31,25 @@ MODEL_CALLS = Counter(
     'Calls to the explainer by its kind and result: "ok", "cancelled" or the reason of the error.',
     ["model_kind", "result"],
 )
+MODEL_CALL_LIMIT = Gauge(
+    "glossa_worker_model_call_limit", "How many calls to the model may be under way at a time."
+)
+MODEL_QUOTA_EXHAUSTED = Gauge(
+    "glossa_worker_model_quota_exhausted", "1 while the account at the model is used up."
+)
+IMAGES = Counter(
+    "glossa_worker_images_total",
+    'Pictures by how they were understood: "known", "described" or "undescribed".',
+    ["result"],
+)
+CHUNKS_RESUMED = Counter(
+    "glossa_worker_chunks_resumed_total", "Chunks that an earlier attempt had explained already."
+)
+LOOP_LAG_SECONDS = Histogram(
+    "glossa_worker_loop_lag_seconds",
+    "How late the event loop was; heartbeats are as late as that.",
+    buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 5),
+)
 DEAD_LETTERS = Counter("glossa_worker_dead_letters_total", "Generations that failed for good.")
 REDRIVEN = Counter(
     "glossa_worker_dead_letters_redriven_total",

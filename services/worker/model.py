@@ -3,11 +3,11 @@
 from datetime import timedelta
 from typing import Protocol
 
-from services.worker.domain import Explanation, Page, Usage
+from services.worker.domain import Description, Explanation, Image, Page, Usage
 
 
 class Explainer(Protocol):
-    """Explains a page. Raises ModelError for everything that can go wrong with a model."""
+    """Explains pages. Raises ModelError for everything that can go wrong with a model."""
 
     @property
     def model(self) -> str:
@@ -19,8 +19,17 @@ class Explainer(Protocol):
         """Which implementation this is: "offline" or "openai"."""
         ...
 
+    @property
+    def sees(self) -> bool:
+        """Whether it can look at pictures."""
+        ...
+
     async def explain(self, page: Page) -> Explanation:
         """Explains one page, or one chunk of it, in the locale it asks for."""
+        ...
+
+    async def describe(self, image: Image) -> Description:
+        """Tells what a picture shows, in English; only for one that `sees`."""
         ...
 
 
@@ -28,15 +37,21 @@ class ModelError(Exception):
     """An explanation that did not come about.
 
     ModelError
-    ├── ModelRateLimited     transient, the provider may say how long to wait
-    ├── ModelQuotaExhausted  transient, but a person has to pay first
-    ├── ModelUnavailable     transient: 5xx, connection, unexpected refusal of our credentials
-    ├── ModelTimeout         transient
-    ├── ModelTruncated       transient: the answer broke off
-    ├── ModelBadOutput       permanent: the answer does not fit the schema
-    ├── ModelMismatch        transient: the job is for another model or prompt version than ours
-    ├── ModelRejectedPage    permanent: the provider does not accept this page
-    └── ContentRefused       permanent: the model will not explain this page
+    ├── ModelRateLimited      transient, the provider may say how long to wait
+    ├── ModelQuotaExhausted   transient, but a person has to pay first
+    ├── ModelUnavailable      transient: 5xx, connection, unexpected refusal of our credentials
+    ├── ModelTimeout          transient: no answer came
+    ├── ModelDripping         transient: an answer began and did not come to its end in time
+    ├── ModelEndless          transient: an answer went on and on
+    ├── ModelTruncated        transient: the answer broke off
+    ├── ModelEmpty            transient: an answer without anything in it
+    ├── ModelGarbled          transient: characters in it that no text has
+    ├── ModelForeignAnswer    transient: somebody else answered, such as a sign-in page
+    ├── ModelMismatch         transient: the job is for another model or prompt version than ours
+    ├── ModelBadOutput        permanent: the answer does not fit the schema
+    ├── ModelAnswerTooLarge   permanent: the answer announced itself as too large
+    ├── ModelRejectedPage     permanent: the provider does not accept this page
+    └── ContentRefused        permanent: the model will not explain this page
     """
 
     reason = "MODEL_UNAVAILABLE"
@@ -70,9 +85,39 @@ class ModelTimeout(ModelError):
     message = "The language model did not answer in time."
 
 
+class ModelDripping(ModelError):
+    reason = "MODEL_DRIPPING"
+    message = "The language model's answer did not come to its end in time."
+
+
+class ModelEndless(ModelError):
+    reason = "MODEL_ENDLESS"
+    message = "The language model's answer did not end."
+
+
 class ModelTruncated(ModelError):
     reason = "MODEL_TRUNCATED"
     message = "The language model's answer broke off."
+
+
+class ModelEmpty(ModelError):
+    reason = "MODEL_EMPTY"
+    message = "The language model's answer was empty."
+
+
+class ModelGarbled(ModelError):
+    reason = "MODEL_GARBLED"
+    message = "The language model's answer was garbled."
+
+
+class ModelForeignAnswer(ModelError):
+    reason = "MODEL_FOREIGN_ANSWER"
+    message = "Something other than the language model answered."
+
+
+class ModelMismatch(ModelError):
+    reason = "MODEL_MISMATCH"
+    message = "This worker runs another model than the one asked for."
 
 
 class ModelBadOutput(ModelError):
@@ -81,9 +126,10 @@ class ModelBadOutput(ModelError):
     message = "The language model's answer could not be used."
 
 
-class ModelMismatch(ModelError):
-    reason = "MODEL_MISMATCH"
-    message = "This worker runs another model than the one asked for."
+class ModelAnswerTooLarge(ModelError):
+    reason = "MODEL_ANSWER_TOO_LARGE"
+    permanent = True
+    message = "The language model's answer was too large."
 
 
 class ModelRejectedPage(ModelError):

@@ -1,17 +1,26 @@
 """The built-in explainer: extracts a page's own sentences and terms; no network, no chance."""
 
 # ruff: noqa: RUF001 - look-alike characters of real pages are the subject here.
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from services.runtime.settings import OFFLINE_MODEL
-from services.worker.domain import Explanation, Page, Sticker, StickerKind, numbered
+from services.worker.domain import (
+    Description,
+    Explanation,
+    Image,
+    Page,
+    Sticker,
+    StickerKind,
+    numbered,
+)
 from services.worker.key_terms import Term, defines, rank_terms
 from services.worker.markdown import clean_markdown, clean_text, clean_title, locate_quote, shorten
+from services.worker.model import ModelBadOutput
 from services.worker.page_text import Formula, PageText, Sentence, read_page, words
+from services.worker.thinking import think
 
 _SUMMARY_SENTENCES = 3
 _MOST_TERMS = 6
@@ -56,11 +65,15 @@ class OfflineExplainer:
 
     model = OFFLINE_MODEL
     kind = "offline"
+    sees = False
 
     async def explain(self, page: Page) -> Explanation:
-        # In a thread, so that a long page does not hold up heartbeats.
-        stickers = await asyncio.to_thread(extract_stickers, page)
+        # Beside the loop, so that a long page does not hold up heartbeats.
+        stickers = await think(extract_stickers, page)
         return Explanation(stickers=stickers, model=self.model)
+
+    async def describe(self, image: Image) -> Description:
+        raise ModelBadOutput("the offline explainer cannot look at pictures")
 
 
 def extract_stickers(page: Page) -> tuple[Sticker, ...]:

@@ -1,32 +1,31 @@
 """Explains pages with OpenAI's Responses API, or any server that speaks it."""
 
-import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from pathlib import Path
-from typing import Literal
+from typing import TypeVar
 
 import httpx2
 import openai
-from openai import AsyncOpenAI
-from openai.types.responses import ResponseTextConfigParam
-from pydantic import BaseModel, ConfigDict, ValidationError
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from openai.types.responses import (
+    ResponseInputMessageContentListParam,
+    ResponseInputParam,
+    ResponseTextConfigParam,
+)
 
 from services.runtime.settings import ExplanationSettings
-from services.worker.domain import (
-    MAX_STICKERS,
-    Explanation,
-    Page,
-    Sticker,
-    StickerKind,
-    numbered,
-)
-from services.worker.markdown import clean_markdown, clean_text, clean_title, locate_quote
+from services.worker import prompts
+from services.worker.bounded_body import bound_body
+from services.worker.domain import Description, Explanation, Image, Page, Usage
+from services.worker.material import page_material
 from services.worker.model import (
     ContentRefused,
     ModelBadOutput,
+    ModelDripping,
     ModelError,
     ModelQuotaExhausted,
     ModelRateLimited,
@@ -34,128 +33,155 @@ from services.worker.model import (
     ModelTimeout,
     ModelUnavailable,
 )
-from services.worker.openai_response import output_text, read_answer, sound_json
+from services.worker.openai_response import output_text, read_answer
+from services.worker.output import IMAGE_SCHEMA, STICKER_SCHEMA, stickers_from, summary_from
+from services.worker.thinking import think
 
-PROMPT_FILE = Path(__file__).parent / "prompts" / "explain_page.md"
-CONTEXT_CHARACTERS = 2_000
 MAX_OUTPUT_TOKENS = 6_000
-# Between two reads of one answer; the deadline of the whole attempt is its caller's.
-READ_SECONDS = 120.0
-# Somebody has to pay a bill first.
-QUOTA_RETRY_AFTER = timedelta(minutes=15)
 LONGEST_RETRY_AFTER = timedelta(hours=1)
 
-
-class _Note(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    kind: Literal["summary", "term", "concept", "formula", "figure", "example"]
-    title: str
-    body_markdown: str
-    quote: str
-
-
-class _Notes(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    stickers: list[_Note]
-
-
-STICKER_SCHEMA: dict[str, object] = _Notes.model_json_schema()
-
-_TEXT_FORMAT: ResponseTextConfigParam = {
-    "format": {
-        "type": "json_schema",
-        "name": "stickers",
-        "strict": True,
-        "schema": STICKER_SCHEMA,
-    }
-}
+Result = TypeVar("Result")
 
 
 class OpenAIExplainer:
-    """One call for each page; retries belong to the job, so the client makes none."""
+    """One call for each chunk and picture; retries belong to the job, so the client makes none."""
 
     kind = "openai"
+    sees = True
 
-    def __init__(self, client: AsyncOpenAI, model: str) -> None:
+    def __init__(
+        self,
+        client: AsyncOpenAI,
+        model: str,
+        *,
+        call_seconds: float,
+        link_hosts: Sequence[str] = (),
+    ) -> None:
         self._client = client
         self._model = model
-        self._instructions = PROMPT_FILE.read_text("utf-8")
+        # For a whole answer: the client's own time-out starts again with every byte.
+        self._call_seconds = call_seconds
+        self._link_hosts = tuple(link_hosts)
 
     @property
     def model(self) -> str:
         return self._model
 
     async def explain(self, page: Page) -> Explanation:
-        if not page.text.strip():
-            return Explanation(stickers=(), model=self._model)
-        with _translated_errors():
-            async with self._client.responses.with_streaming_response.create(
-                model=self._model,
-                instructions=self._instructions,
-                input=_material(page),
-                text=_TEXT_FORMAT,
-                max_output_tokens=MAX_OUTPUT_TOKENS,
-                store=False,
-            ) as response:
-                answer = await read_answer(response.iter_bytes())
+        instructions = prompts.explain_page(page.locale)
+        pictures = [page.render] if page.render else []
+        body = await self._ask(
+            instructions,
+            message=await think(_message, page_material(page), pictures),
+            output=_format("stickers", STICKER_SCHEMA),
+        )
+        stickers, usage = await _understood(
+            body,
+            lambda text: stickers_from(
+                text, page, instructions=instructions, link_hosts=self._link_hosts
+            ),
+        )
+        return Explanation(stickers=stickers, model=self._model, usage=usage)
+
+    async def describe(self, image: Image) -> Description:
+        """Depends on nothing but the picture: what is said of it may be told on any page."""
+        body = await self._ask(
+            prompts.describe_image(),
+            message=await think(_message, "{}", [image]),
+            output=_format("image", IMAGE_SCHEMA),
+        )
+        summary, usage = await _understood(body, lambda text: summary_from(text, image))
+        return Description(summary=summary, usage=usage)
+
+    async def _ask(
+        self, instructions: str, *, message: ResponseInputParam, output: ResponseTextConfigParam
+    ) -> bytes:
+        """The body of the answer, whole and within the time for one call."""
+        began = False
         try:
-            stickers = _stickers(_parse(output_text(answer)), page)
-        except ModelError as error:
-            error.usage = answer.tokens
-            raise
-        return Explanation(stickers=stickers, model=self._model, usage=answer.tokens)
+            async with asyncio.timeout(self._call_seconds):
+                with _translated_errors():
+                    async with self._client.responses.with_streaming_response.create(
+                        model=self._model,
+                        instructions=instructions,
+                        input=message,
+                        text=output,
+                        max_output_tokens=MAX_OUTPUT_TOKENS,
+                        store=False,
+                    ) as response:
+                        began = True
+                        return await response.read()
+        except TimeoutError:
+            if began:
+                raise ModelDripping("the answer did not end within its time") from None
+            raise ModelTimeout("no answer within its time") from None
 
 
 @asynccontextmanager
-async def open_openai_explainer(settings: ExplanationSettings) -> AsyncIterator[OpenAIExplainer]:
+async def open_openai_explainer(
+    settings: ExplanationSettings, *, call_seconds: float, link_hosts: Sequence[str] = ()
+) -> AsyncIterator[OpenAIExplainer]:
     client = AsyncOpenAI(
         api_key=settings.openai_api_key.get_secret_value(),
         base_url=settings.openai_base_url or None,
         max_retries=0,
-        timeout=READ_SECONDS,
+        timeout=call_seconds,
+        default_headers={"accept-encoding": "identity"},
+        http_client=DefaultAsyncHttpxClient(event_hooks={"response": [bound_body]}),
     )
+    await _rehearse()
     async with client:
-        yield OpenAIExplainer(client, settings.model_name)
+        yield OpenAIExplainer(
+            client, settings.model_name, call_seconds=call_seconds, link_hosts=link_hosts
+        )
 
 
-def _material(page: Page) -> str:
-    """The page as JSON: its text cannot end the string it stands in and become an instruction."""
-    return json.dumps(
-        {
-            "locale": page.locale,
-            "images_count": page.images_count,
-            "page_text": clean_text(page.text),
-            "context": [clean_text(text[:CONTEXT_CHARACTERS]) for text in page.neighbours],
-        },
-        ensure_ascii=False,
-    )
+async def _rehearse() -> None:
+    """Asks once with nobody listening: the client loads parts of itself on first use.
+
+    That would hold up the heartbeats of whatever else is under way for a third of a second.
+    """
+    silence = httpx2.MockTransport(lambda _: httpx2.Response(503))
+    async with AsyncOpenAI(
+        api_key="none",
+        base_url="http://rehearsal.invalid",
+        max_retries=0,
+        http_client=DefaultAsyncHttpxClient(transport=silence),
+    ) as nobody:
+        with suppress(ModelUnavailable):
+            await OpenAIExplainer(nobody, "none", call_seconds=60).explain(
+                Page(page=1, text="rehearsal", locale="en")
+            )
 
 
-def _parse(text: str) -> list[_Note]:
+async def _understood(body: bytes, understand: Callable[[str], Result]) -> tuple[Result, Usage]:
+    """Beside the loop, so that a large answer does not hold up heartbeats."""
+    return await think(_understand, body, understand)
+
+
+def _understand(body: bytes, understand: Callable[[str], Result]) -> tuple[Result, Usage]:
+    answer = read_answer(body)
     try:
-        return _Notes.model_validate_json(sound_json(text)).stickers
-    except ValidationError as error:
-        raise ModelBadOutput(f"not a list of stickers: {error.error_count()} problems") from None
+        return understand(output_text(answer)), answer.tokens
+    except ModelError as error:
+        error.usage = answer.tokens
+        raise
 
 
-def _stickers(notes: list[_Note], page: Page) -> tuple[Sticker, ...]:
-    cleaned = [_sticker(note, page.text) for note in notes]
-    stickers = [sticker for sticker in cleaned if sticker.title and sticker.body_markdown]
-    if not stickers:
-        raise ModelBadOutput("no sticker with a title and a body")
-    return numbered(stickers[:MAX_STICKERS])
+def _message(text: str, pictures: Sequence[Image]) -> ResponseInputParam:
+    """One message of the user: material, never instructions."""
+    content: ResponseInputMessageContentListParam = [{"type": "input_text", "text": text}]
+    for picture in pictures:
+        content.append({"type": "input_image", "image_url": _data_url(picture), "detail": "auto"})
+    return [{"role": "user", "content": content}]
 
 
-def _sticker(note: _Note, page_text: str) -> Sticker:
-    return Sticker(
-        sticker_id="",
-        kind=StickerKind(note.kind),
-        title=clean_title(note.title),
-        body_markdown=clean_markdown(note.body_markdown),
-        quote=locate_quote(note.quote, page_text),
-    )
+def _data_url(image: Image) -> str:
+    return f"data:{image.media_type};base64,{base64.b64encode(image.content).decode()}"
+
+
+def _format(name: str, schema: dict[str, object]) -> ResponseTextConfigParam:
+    return {"format": {"type": "json_schema", "name": name, "strict": True, "schema": schema}}
 
 
 @contextmanager
@@ -178,7 +204,7 @@ def _status_error(error: openai.APIStatusError) -> ModelError:
     what = f"HTTP {status} {code}".rstrip()
     wait = _retry_after(error.response.headers)
     if status == 429 and "insufficient_quota" in (code, error.type):
-        return ModelQuotaExhausted(what, retry_after=wait or QUOTA_RETRY_AFTER)
+        return ModelQuotaExhausted(what, retry_after=wait)
     if status == 429:
         return ModelRateLimited(what, retry_after=wait)
     if "content_policy" in code or "content_filter" in code:

@@ -1,7 +1,6 @@
-"""Reads an answer of the Responses API without trusting it: its size, shape, status and content."""
+"""Reads an answer of the Responses API without trusting it: its shape, status and content."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -11,14 +10,14 @@ from services.worker.markdown import clean_text
 from services.worker.model import (
     ContentRefused,
     ModelBadOutput,
+    ModelEmpty,
     ModelError,
+    ModelForeignAnswer,
     ModelRateLimited,
     ModelTruncated,
     ModelUnavailable,
 )
 
-# Far above any answer that fits the token limit; a server that drips for ever is cut off here.
-MAX_ANSWER_BYTES = 2 * 1024 * 1024
 _REFUSALS = frozenset({"invalid_prompt", "bio_policy", "misalignment_policy_violation"})
 
 
@@ -71,17 +70,14 @@ class Answer(BaseModel):
         )
 
 
-async def read_answer(chunks: AsyncIterator[bytes]) -> Answer:
-    """Reads a bounded body; what is not JSON of the right shape is bad output."""
-    body = bytearray()
-    async for chunk in chunks:
-        body += chunk
-        if len(body) > MAX_ANSWER_BYTES:
-            raise ModelBadOutput("the answer is too large")
+def read_answer(body: bytes) -> Answer:
+    """What is not JSON of the right shape did not come from the API."""
     try:
-        return Answer.model_validate_json(sound_json(bytes(body)))
+        return Answer.model_validate_json(sound_json(body))
+    except ModelBadOutput as error:
+        raise ModelForeignAnswer(str(error)) from None
     except ValidationError as error:
-        raise ModelBadOutput(f"not a response: {_places(error)}") from None
+        raise ModelForeignAnswer(f"not a response: {_places(error)}") from None
 
 
 def sound_json(document: str | bytes) -> str:
@@ -100,8 +96,8 @@ def output_text(answer: Answer) -> str:
     if any(content.type == "refusal" for content in contents):
         raise ContentRefused("the model refused")
     text = "".join(content.text for content in contents if content.type == "output_text")
-    if not text:
-        raise ModelBadOutput("the answer has no text")
+    if not text.strip():
+        raise ModelEmpty("the answer has no text")
     return text
 
 

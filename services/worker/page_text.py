@@ -64,6 +64,8 @@ _CLOSED = re.compile(r"[^\d\sIVX][.!?]\d*(?:\s|$)|[。！？]")
 
 
 class LineKind(Enum):
+    # Heads, feet and page numbers: of the paper, not of the text.
+    RUNNING = "running"
     NOISE = "noise"
     HEADING = "heading"
     LABEL = "label"
@@ -76,6 +78,8 @@ class LineKind(Enum):
 class Line:
     kind: LineKind
     text: str
+    # The first of its block: there is an empty line before it.
+    opens: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +119,7 @@ def is_chinese(text: str) -> bool:
 
 def read_page(text: str, neighbours: Iterable[str] = ()) -> PageText:
     """Takes a page apart. Lines that the neighbours repeat at their edges are running heads."""
-    raw = [line.strip() for line in text.translate(_LIGATURES).splitlines()]
-    raw = [line for line in raw if line]
-    repeated = {edge for page in neighbours for edge in _edges(page)}
-    lines = [Line(kind=kind, text=line) for kind, line in _classified(raw, repeated)]
+    lines = read_lines(text, neighbours)
     chinese = is_chinese(text)
     return PageText(
         headings=tuple(heading_text(line.text) for line in lines if line.kind is LineKind.HEADING),
@@ -128,12 +129,29 @@ def read_page(text: str, neighbours: Iterable[str] = ()) -> PageText:
     )
 
 
+def read_lines(text: str, neighbours: Iterable[str] = ()) -> list[Line]:
+    """The lines of a page and what each of them is; empty ones are left out."""
+    every = [line.strip() for line in text.translate(_LIGATURES).splitlines()]
+    opening = [not before for before, line in zip(["", *every], every, strict=False) if line]
+    raw = [line for line in every if line]
+    repeated = {edge for page in neighbours for edge in _edges(page)}
+    return [
+        Line(kind=kind, text=line, opens=opens)
+        for (kind, line), opens in zip(_classified(raw, repeated), opening, strict=True)
+    ]
+
+
 def heading_text(line: str) -> str:
     """A heading without its number; a label by its name where it has one."""
     label = _LABEL.match(line)
     if label:
         return label["name"] or line.rstrip(".: ")
     return re.sub(r"^(?:\d{1,2}(?:\.\d{1,2})*\.?|[IVX]{1,4}\.)\s+", "", line).rstrip(":： ")
+
+
+def bullet_text(line: str) -> str:
+    """A list item without its sign."""
+    return _BULLET.sub("", line)
 
 
 def _edges(page: str) -> set[str]:
@@ -151,10 +169,12 @@ def _classified(raw: list[str], repeated: set[str]) -> Iterator[tuple[LineKind, 
     for index, line in enumerate(raw):
         at_edge = index < 3 or index >= len(raw) - 3
         following = raw[index + 1] if index + 1 < len(raw) else ""
-        running = at_edge and _is_running_head(line, index, repeated)
+        running = at_edge and (
+            _is_running_head(line, index, repeated) or bool(_PAGE_NUMBER.match(line))
+        )
         if index >= footnotes or running or _is_noise(line):
             previous = ""
-            yield LineKind.NOISE, line
+            yield LineKind.RUNNING if running else LineKind.NOISE, line
             continue
         kind = _kind(line, previous, following)
         previous = line
@@ -250,7 +270,7 @@ def _paragraphs(lines: list[Line], chinese: bool) -> Iterator[tuple[str, bool, s
         if line.kind in (LineKind.HEADING, LineKind.LABEL):
             heading = heading_text(line.text)
         elif line.kind is LineKind.BULLET:
-            is_item, parts = True, [_BULLET.sub("", line.text)]
+            is_item, parts = True, [bullet_text(line.text)]
         elif line.kind is LineKind.PROSE:
             parts.append(line.text)
     if parts:
@@ -291,8 +311,8 @@ def _formulas(lines: list[Line]) -> Iterator[Formula]:
     lead = ""
     for line in lines:
         if line.kind is LineKind.FORMULA:
-            yield Formula(text=_BULLET.sub("", line.text).rstrip(".,; "), lead=lead)
+            yield Formula(text=bullet_text(line.text).rstrip(".,; "), lead=lead)
         elif line.kind in (LineKind.HEADING, LineKind.LABEL):
             lead = heading_text(line.text)
-        elif line.kind is not LineKind.NOISE:
-            lead = _BULLET.sub("", line.text)
+        elif line.kind not in (LineKind.NOISE, LineKind.RUNNING):
+            lead = bullet_text(line.text)

@@ -1,5 +1,6 @@
 """Translates between protobuf messages and this service's values, for clients and handler."""
 
+import hashlib
 from datetime import timedelta
 from uuid import UUID
 
@@ -9,8 +10,11 @@ from glossa.registry.v1 import registry_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from services.worker.domain import (
+    DOCUMENT_MARKDOWN,
+    PAGE_EXPLANATION,
     Box,
     Failure,
+    Image,
     Job,
     Lease,
     ModelCall,
@@ -28,6 +32,7 @@ MODES = {
     registry_pb2.EFFECTIVE_MODE_WITH_IMAGES: "with_images",
 }
 MODE_VALUES = {name: value for value, name in MODES.items()}
+_ENDPOINTS = {PAGE_EXPLANATION: "explain_page", DOCUMENT_MARKDOWN: "convert_document"}
 _VERDICTS = {
     jobs_pb2.JOB_VERDICT_ACCEPTED: Verdict.ACCEPTED,
     jobs_pb2.JOB_VERDICT_RETRYING: Verdict.RETRYING,
@@ -38,6 +43,7 @@ _VERDICTS = {
 def job_from(message: jobs_pb2.Job) -> Job:
     return Job(
         lease=Lease(generation_id=UUID(message.lease.generation_id), attempt=message.lease.attempt),
+        kind=message.kind,
         pdf_hash=message.pdf_hash,
         page=message.page,
         locale=message.locale,
@@ -46,6 +52,16 @@ def job_from(message: jobs_pb2.Job) -> Job:
         model=message.model,
         prompt_version=message.prompt_version,
         time_left=message.time_left.ToTimedelta(),
+    )
+
+
+def image_from(message: registry_pb2.PageImage) -> Image:
+    return Image(digest=message.digest, media_type=message.media_type, content=message.content)
+
+
+def render_from(content: bytes) -> Image:
+    return Image(
+        digest=hashlib.sha256(content).hexdigest(), media_type="image/png", content=content
     )
 
 
@@ -81,7 +97,7 @@ def operation_message(call: ModelCall) -> quota_pb2.Operation:
     job, usage = call.job, call.usage
     return quota_pb2.Operation(
         operation_id=str(call.operation_id),
-        endpoint="explain_page",
+        endpoint=_ENDPOINTS[job.kind],
         model=call.model,
         input_tokens=usage.input_tokens,
         # A provider that reports more cached tokens than tokens is believed in the latter.

@@ -1,6 +1,7 @@
 """Leases: pushed at once, fenced by their attempt, never lost, never observed twice."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -314,3 +315,29 @@ async def test_who_lost_the_race_and_then_the_generation_is_owed_a_refund(house:
     assert [row["user_id"] for row in refunded] == ["alice", "bob"]
     generation = await house.suite.generation(answer.generation_id)
     assert generation.status == cache_pb2.GENERATION_STATUS_FAILED
+
+
+async def test_a_result_kept_as_json_is_still_read(house: House) -> None:
+    """As results were kept before migration 0009."""
+    pdf_hash = await house.document("alice", "bob")
+    answer = await house.suite.explain("alice", pdf_hash)
+    await house.worker.complete(await house.worker.lease())
+    kept = {
+        "sticker_id": "s1",
+        "kind": "term",
+        "title": "Kept",
+        "body_markdown": "As it was.",
+        "quote": "kept",
+        "box": [0.25, 0.25, 0.5, 0.75],
+    }
+    as_json = "UPDATE cache.generations SET result = NULL, stickers = $2::text::jsonb"
+    await house.admin.execute(
+        f"{as_json} WHERE generation_id = $1", UUID(answer.generation_id), json.dumps([kept])
+    )
+
+    [read] = (await house.suite.generation(answer.generation_id)).stickers
+    [served] = (await house.suite.explain("bob", pdf_hash)).stickers
+
+    assert read == served
+    assert (read.title, read.anchor.quote, read.anchor.box.bottom) == ("Kept", "kept", 0.75)
+    assert read.kind == cache_pb2.STICKER_KIND_TERM

@@ -34,7 +34,7 @@ TABLES = {"generations", "requests"}
 SEED_GENERATIONS = """
 INSERT INTO cache.generations (
     generation_id, kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope,
-    images_count, context_fingerprint, status, stage, stickers, error_reason, failed_for_good,
+    images_count, context_fingerprint, status, stage, result, error_reason, failed_for_good,
     created_at, completed_at, retired_at, retired_reason, owner, lane, turn, run_after,
     attempts, leased_by, leased_until, deadline_at, started_at
 )
@@ -42,7 +42,7 @@ SELECT md5('generation' || n)::uuid, 'page_explanation',
     encode(sha256(('document' || n / 50)::bytea), 'hex'), 1 + n % 50, 'v' || n % 2, 'en',
     'text_only', 'm', 'shared', 0, CASE WHEN kind = 'ready' THEN 'fingerprint' || n ELSE '' END,
     kind, CASE kind WHEN 'generating' THEN 'queued' ELSE kind END,
-    CASE kind WHEN 'ready' THEN '[]'::jsonb END,
+    CASE kind WHEN 'ready' THEN ''::bytea END,
     CASE kind WHEN 'failed' THEN 'MODEL_DOWN' END, kind = 'failed' AND n % 3 = 0,
     at, CASE WHEN kind <> 'generating' THEN at END,
     CASE WHEN kind = 'ready' AND n % 2 = 0 THEN at END,
@@ -147,7 +147,7 @@ CASES = {
         f" {DEADLINE}",
         PRIMARY,
     ),
-    "COMPLETE_JOBS": case(job_store.COMPLETE_JOBS, f"{LEASES}, ARRAY['[]', '[]']", PRIMARY),
+    "COMPLETE_JOBS": case(job_store.COMPLETE_JOBS, f"{LEASES}, ARRAY['', '']::bytea[]", PRIMARY),
     "RELEASE_JOBS": case(job_store.RELEASE_JOBS, LEASES, PRIMARY),
     "SERVE_WAITERS": case(
         job_store.SERVE_WAITERS, f"ARRAY[{A_GENERATION}]", "requests_by_generation_idx"

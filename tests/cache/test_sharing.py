@@ -443,7 +443,7 @@ def test_memory_of_results_stays_within_its_bounds() -> None:
 
     memory = ReadyMemory(most_bytes=2 * (40 + ENTRY_BYTES))
     keys = [key_of(f"{n:064x}", model="m", prompt_version="1") for n in range(5)]
-    results = [ReadyResult(generation_id=uuid4(), model="m", stickers=b"x" * 40) for _ in keys]
+    results = [ReadyResult(generation_id=uuid4(), model="m", prepared=b"x" * 40) for _ in keys]
     for key, result in zip(keys, results, strict=True):
         memory.add(key, result)
         memory.get(keys[0])

@@ -29,7 +29,7 @@ async def test_after_a_long_gap_nothing_that_was_remembered_is_believed(
             bell=JobBell(),
             poll=clocks.lease,
         )
-        ready.add(key, ReadyResult(generation_id=uuid4(), model="m", stickers=b"x"))
+        ready.add(key, ReadyResult(generation_id=uuid4(), model="m", prepared=b"x"))
         keeper._looked_at -= gap_seconds
 
         await keeper.forget_retired()

@@ -13,17 +13,35 @@ from glossa.cache.v1 import cache_pb2
 from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
-from services.runtime.settings import ExplanationSettings
+from services.runtime.settings import CONVERSION_VERSION, ExplanationSettings
 from services.worker.attempt import Attempts
+from services.worker.chunk_store import ChunkStore
 from services.worker.clients import Jobs, Quota, Registry
+from services.worker.convert import Conversion
 from services.worker.deadline import Deadline
 from services.worker.delivery import Delivery
-from services.worker.domain import Explanation, Job, Page, Progress, Stage
+from services.worker.domain import (
+    Description,
+    Explanation,
+    Image,
+    Job,
+    Page,
+    Progress,
+    Result,
+    Stage,
+    Sticker,
+    StickerKind,
+)
 from services.worker.generation import Event
+from services.worker.image_analysis import ImageAnalysis
+from services.worker.image_store import ImageStore
 from services.worker.model import Explainer
+from services.worker.model_calls import ModelCalls
 from services.worker.openai_explainer import open_openai_explainer
 from services.worker.operations import Operations
+from services.worker.pipeline import Pipeline
 from services.worker.store import EventStore
+from services.worker.throttle import Pace, Throttle
 from tests import fake_openai as fake
 from tests.fake_openai import Answer, FakeOpenAI
 from tests.suite import Keys, Suite, lecture
@@ -71,18 +89,34 @@ async def bench(
         open_channel(cluster.addresses["registry"], token) as registry,
         open_channel(cluster.addresses["cache"], token) as cache,
         open_channel(cluster.addresses["quota"], token) as quota,
-        open_openai_explainer(explanation) as openai,
+        open_openai_explainer(explanation, call_seconds=30) as openai,
     ):
         jobs, events = Jobs(cache, "test"), EventStore(database)
         operations = Operations(Quota(quota).record_operations)
 
         def attempts(explainer: Explainer | None) -> Attempts:
-            return Attempts(
-                registry=Registry(registry),
-                explainer=explainer or openai,
-                delivery=Delivery(jobs=jobs, events=events),
-                operations=operations,
+            pace = Pace(most=8, quota_pause=timedelta(minutes=15))
+            calls = ModelCalls(
+                explainer=explainer or openai, throttle=Throttle(pace), operations=operations
+            )
+            images = ImageStore(
+                database,
                 prompt_version=explanation.prompt_version,
+                model=explanation.model_name,
+            )
+            pages, analysis = Registry(registry), ImageAnalysis(calls=calls, store=images)
+            return Attempts(
+                pipeline=Pipeline(
+                    registry=pages,
+                    calls=calls,
+                    images=analysis,
+                    chunks=ChunkStore(database),
+                    prompt_version=explanation.prompt_version,
+                ),
+                conversion=Conversion(
+                    registry=pages, calls=calls, images=analysis, version=CONVERSION_VERSION
+                ),
+                delivery=Delivery(jobs=jobs, events=events),
             )
 
         yield Bench(suite=cluster, attempts=attempts, jobs=jobs, events=events)
@@ -106,7 +140,8 @@ async def test_neighbouring_pages_are_given_as_context(bench: Bench, model: Fake
 
     await bench.run(job)
 
-    assert '"context": ["The next page.' in model.requests[0]["input"]
+    (question,) = model.questions
+    assert question.material["context"] == ["The next page."]
 
 
 async def test_a_long_page_is_explained_in_chunks_and_merged(
@@ -184,9 +219,13 @@ class CrashingExplainer:
     """The outside world at its worst."""
 
     kind = "openai"
+    sees = True
 
     def __init__(self, model: str) -> None:
         self.model = model
+
+    async def describe(self, image: Image) -> Description:
+        raise RuntimeError("secret internals")
 
     async def explain(self, page: Page) -> Explanation:
         raise RuntimeError("secret internals")
@@ -216,11 +255,9 @@ async def test_a_late_attempt_records_no_end(bench: Bench) -> None:
 async def test_a_result_the_cache_refuses_does_not_fail_its_neighbours(bench: Bench) -> None:
     delivery = Delivery(jobs=bench.jobs, events=bench.events)
     job = await bench.lease()
-    explained = await bench.attempts(None)._explainer.explain(
-        Page(page=1, text="A tree.", locale="en")
-    )
-    good = explained.stickers
-    bad = (replace(good[0], title=""), *good)
+    tree = Sticker(sticker_id="s1", kind=StickerKind.TERM, title="Tree", body_markdown="A graph.")
+    good = Result(stickers=(tree,))
+    bad = Result(stickers=(replace(tree, title=""), tree))
 
     results = await asyncio.gather(
         delivery.complete(replace(job.lease, attempt=5), good),

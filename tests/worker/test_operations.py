@@ -30,6 +30,7 @@ COST = 800 * 400 + 100 * 100 + 80 * 1600
 def call(model: str = "gpt-4.1-mini") -> ModelCall:
     job = Job(
         lease=Lease(generation_id=uuid4(), attempt=1),
+        kind="page_explanation",
         pdf_hash="a" * 64,
         page=1,
         locale="en",

@@ -3,22 +3,24 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.worker.chunks import CHUNK_CHARACTERS, MAX_CHUNKS, plan_chunks
 from services.worker.domain import (
-    CHUNK_CHARACTERS,
-    MAX_CHUNKS,
     MAX_STICKERS,
     Explanation,
     Page,
     Sticker,
     StickerKind,
     Usage,
-    chunks,
-    merge,
 )
+from services.worker.merge import merge
 
 
 def sticker(title: str, kind: StickerKind = StickerKind.TERM, body: str = "b") -> Sticker:
     return Sticker(sticker_id="x", kind=kind, title=title, body_markdown=body)
+
+
+def cut(text: str) -> tuple[Page, ...]:
+    return plan_chunks(text).cut(Page(page=1, text=text, locale="en"))
 
 
 def explanation(*stickers: Sticker, tokens: int = 1) -> Explanation:
@@ -29,7 +31,7 @@ def explanation(*stickers: Sticker, tokens: int = 1) -> Explanation:
 def test_cutting_a_page_loses_nothing(pieces: list[str]) -> None:
     text = "".join(pieces)[: 10 * CHUNK_CHARACTERS]
 
-    parts = chunks(Page(page=1, text=text, locale="en"))
+    parts = cut(text)
 
     assert "".join(part.text for part in parts) == text
     assert all(len(part.text) <= CHUNK_CHARACTERS for part in parts)
@@ -38,13 +40,13 @@ def test_cutting_a_page_loses_nothing(pieces: list[str]) -> None:
 def test_a_page_is_cut_between_paragraphs_where_it_has_any() -> None:
     first, second = "a" * 4_000 + ".\n\n", "b" * 4_000
 
-    parts = chunks(Page(page=1, text=first + second, locale="en"))
+    parts = cut(first + second)
 
     assert [part.text for part in parts] == [first, second]
 
 
 def test_an_endless_page_is_cut_off() -> None:
-    parts = chunks(Page(page=1, text="word " * 10**6, locale="en"))
+    parts = cut("word " * 10**6)
 
     assert len(parts) == MAX_CHUNKS
 
@@ -75,3 +77,48 @@ def test_merging_keeps_a_bounded_number_of_stickers() -> None:
     many = [explanation(*(sticker(f"T{part}-{n}") for n in range(9))) for part in range(3)]
 
     assert len(merge(many).stickers) == MAX_STICKERS
+
+
+def test_a_plan_is_good_for_its_own_text_alone() -> None:
+    plan = plan_chunks("word " * 2_000)
+
+    assert plan.fits("word " * 2_000)
+    assert not plan.fits("word " * 2_001)
+
+
+def test_merging_drops_what_was_said_before_under_another_title() -> None:
+    body = "A heap is a tree in which every parent is larger than its children."
+    merged = merge(
+        [
+            explanation(sticker("Heap", body=body), sticker("C", body="A language.")),
+            explanation(
+                sticker("The heap property", StickerKind.CONCEPT, body=body.upper()),
+                sticker("heap", StickerKind.CONCEPT, body="Something else is told about it here."),
+                sticker("C++", body="Another language."),
+            ),
+        ]
+    )
+
+    assert [one.title for one in merged.stickers] == ["Heap", "C", "C++"]
+
+
+def test_merging_knows_chinese_text_that_was_said_before() -> None:
+    merged = merge(
+        [
+            explanation(sticker("堆", body="堆是一种完全二叉树。")),
+            explanation(
+                sticker("堆结构", body="堆是一种完全二叉树。"),
+                sticker("栈", body="栈中的元素后进先出。"),
+            ),
+        ]
+    )
+
+    assert [one.title for one in merged.stickers] == ["堆", "栈"]
+
+
+def test_every_part_of_a_long_page_gets_its_share_of_the_stickers() -> None:
+    parts = [explanation(*(sticker(f"T{part}-{n}") for n in range(12))) for part in range(4)]
+
+    titles = [one.title for one in merge(parts).stickers]
+
+    assert titles == [f"T{part}-{n}" for part in range(4) for n in range(3)]
