@@ -125,7 +125,8 @@ def show_letters(console: Console, answer: pb.ListDeadLettersResponse) -> None:
     if not answer.dead_letters:
         console.print("nothing has failed")
         return
-    table = Table("generation", "failed", "page", "why", "tries", "cost", box=None, pad_edge=False)
+    table = Table("generation", "failed", "page", "why", "tries", "cost", box=None)
+    table.padding = (0, 1, 0, 0)
     for column in table.columns[4:]:
         column.justify = "right"
     for letter in answer.dead_letters:

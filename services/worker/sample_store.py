@@ -255,11 +255,14 @@ class SampleStore:
 
     async def read_summary(self, day: date | None, kind: str) -> DailySummary:
         """One day in numbers; yesterday unless told."""
-        async with self._database.transaction() as connection:
+        async with (
+            self._database.connection() as connection,
+            # One moment for all of it.
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
             day = day or await connection.fetchval(READ_YESTERDAY)
             assert day is not None
             begins_at = _midnight(day)
-            # First of all: what is read after it is at least as complete.
             complete_until = await connection.fetchval(READ_COMPLETE_UNTIL)
             parts = await connection.fetch(READ_DAY, begins_at, kind)
             hours = await connection.fetch(READ_HOURS, begins_at, kind)

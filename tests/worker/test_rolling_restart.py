@@ -43,6 +43,10 @@ class WorkerProcess:
             while not await is_serving(channel):
                 pass
 
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     async def stop(self) -> None:
         assert self._process is not None
         with suppress(ProcessLookupError):
