@@ -105,6 +105,24 @@ def explain(
 
 
 @app.command()
+def convert(
+    user: User,
+    file: Annotated[Path | None, typer.Argument(help="A PDF; it is uploaded first.")] = None,
+    file_id: Annotated[str, typer.Option(help="A file uploaded before.")] = "",
+    pdf_hash: Annotated[str, typer.Option("--hash", help="A document the user holds.")] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write it; else it is printed.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Turn a document into Markdown and show how it goes."""
+    from services.cli.ask import Question, run_convert
+
+    question = Question(user=user, file=file, file_id=file_id, pdf_hash=pdf_hash)
+    asyncio.run(run_convert(question, output=output, as_json=as_json))
+
+
+@app.command()
 def watch(generation_id: str, user: User, as_json: Json = False) -> None:
     """Follow a generation until it is ready or failed."""
     from services.cli.ask import run_watch

@@ -25,7 +25,7 @@ from services.local.state import State
 from services.runtime.channel import open_channel
 from services.runtime.errors import RelayedError
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 1 << 20
 CALL_SECONDS = 15.0
 UPLOAD_SECONDS = 600.0
 WATCH_SECONDS = 3600.0
@@ -89,6 +89,13 @@ class SuiteClient:
             setattr(request, field, value)
         with self._asking("cache"):
             return await self._cache.ExplainPage(request)
+
+    async def convert(self, user: str, target: Target) -> cache_pb2.ConvertDocumentResponse:
+        request = cache_pb2.ConvertDocumentRequest(user_id=user, request_id=str(uuid.uuid4()))
+        for field, value in target.items():
+            setattr(request, field, value)
+        with self._asking("cache"):
+            return await self._cache.ConvertDocument(request)
 
     async def generation(self, user: str, generation_id: str) -> cache_pb2.Generation:
         request = cache_pb2.GetGenerationRequest(user_id=user, generation_id=generation_id)

@@ -335,3 +335,30 @@ def test_metrics_are_a_table_for_people_and_json_for_machines(up: Up) -> None:
     bad = glossa(up, "metrics", "--day", "someday")
     assert bad.returncode == 1
     assert "--day must be a date like 2026-11-18" in bad.stderr
+
+
+def test_convert_writes_a_document(up: Up, lecture: Path, tmp_path: Path) -> None:
+    written = tmp_path / "lecture.md"
+
+    first = glossa(up, "convert", str(lecture), "--user", "alice", "-o", str(written))
+    second = glossa(up, "convert", str(lecture), "--user", "bob")
+
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "generated, 1 unit charged" in first.stdout
+    markdown = written.read_text()
+    assert markdown.startswith("<!-- page 1 -->")
+    # A pipe gets the document and nothing else.
+    assert second.stdout == markdown
+    assert "cached" in second.stderr
+
+
+def test_convert_says_that_it_cannot_write_before_it_asks(
+    up: Up, lecture: Path, tmp_path: Path
+) -> None:
+    result = glossa(
+        up, "convert", str(lecture), "--user", "carol", "-o", str(tmp_path / "no" / "x.md")
+    )
+
+    assert result.returncode != 0
+    assert "is in a folder that does not exist" in result.stderr
+    assert "1000" in glossa(up, "quota", "--user", "carol").stdout
