@@ -201,6 +201,7 @@ def show_metrics(console: Console, summary: pb.GetDailySummaryResponse) -> None:
     )
     console.print(Text(f"{failed}; counted until {until:%Y-%m-%d %H:%M} UTC", style="dim"))
     if not requests + total.failures:
+        console.print("nothing has been counted for this day; hours are added as they end")
         return
     hours = {hour.hour: _requests(hour.metrics) for hour in summary.hours}
     slow = {hour.hour: hour.metrics.generation.p95_ms for hour in summary.hours}
