@@ -19,8 +19,9 @@ from glossa.worker.v1 import worker_pb2 as pb
 from glossa.worker.v1.worker_pb2_grpc import WorkerServiceStub
 
 from services.runtime.database import Database, open_database
+from services.worker.metrics_store import MetricsStore
 from services.worker.sample import Metrics
-from services.worker.sample_store import MARK_HOURS, SAMPLES_KEPT, SampleStore
+from services.worker.sample_store import MARK_HOURS, SAMPLES_KEPT
 from tests import fake_openai as fake
 from tests.cache.conftest import refused
 from tests.fake_openai import FakeOpenAI
@@ -82,7 +83,7 @@ async def keep(admin: "asyncpg.Connection[Any]", rows: Sequence[Row]) -> None:
         await admin.execute(MARK_HOURS, [row.created_at for row in rows], timedelta(days=10_000))
 
 
-async def roll_up(store: SampleStore) -> int:
+async def roll_up(store: MetricsStore) -> int:
     hours = 0
     while done := await store.roll_up_day():
         hours += done
@@ -210,7 +211,7 @@ async def test_sums_and_percentiles_are_those_of_a_plain_count(
     day = midnight(2)
     rows = many_samples(day, 3_000)
     await keep(admin, rows)
-    store = SampleStore(database)
+    store = MetricsStore(database)
 
     assert await roll_up(store) == 24
 
@@ -239,7 +240,7 @@ async def test_the_finest_parts_are_kept_by_hour(
     rows = many_samples(midnight(2), 500)
     await keep(admin, rows)
 
-    await roll_up(SampleStore(database))
+    await roll_up(MetricsStore(database))
 
     kept = await admin.fetch(
         "SELECT begins_at, pdf_hash, locale, effective_mode, cache_hits + cache_misses + joins AS n"
@@ -259,7 +260,7 @@ async def test_any_number_of_workers_at_once_counts_everything_once(
     await keep(admin, rows)
     async with AsyncExitStack() as stack:
         stores = [
-            SampleStore(
+            MetricsStore(
                 await stack.enter_async_context(
                     open_database(databases["worker"], application_name=f"worker-{number}")
                 )
@@ -300,7 +301,7 @@ async def test_a_sample_that_comes_late_is_counted_in_its_hour(
     admin: "asyncpg.Connection[Any]", database: Database
 ) -> None:
     at = midnight(1) + timedelta(hours=3)
-    store = SampleStore(database)
+    store = MetricsStore(database)
     await keep(admin, [sample(at)])
     assert await roll_up(store) == 1
     assert await roll_up(store) == 0
@@ -318,7 +319,7 @@ async def test_the_hour_that_still_runs_is_left_alone(
 ) -> None:
     now: datetime = await admin.fetchval("SELECT now()")
     await keep(admin, [sample(now)])
-    store = SampleStore(database)
+    store = MetricsStore(database)
 
     assert await roll_up(store) == 0
     summary = await store.read_summary(now.astimezone(UTC).date(), KIND)
@@ -338,7 +339,7 @@ async def test_samples_go_after_two_weeks_but_never_before_they_were_summed_up(
 
     left = await admin.fetchval("SELECT created_at FROM worker.sticker_latency_samples")
     assert left == young
-    summary = await SampleStore(database).read_summary(midnight(20).date(), KIND)
+    summary = await MetricsStore(database).read_summary(midnight(20).date(), KIND)
     assert (summary.total.cache_misses, summary.total.cache_hits) == (1, 1)
     assert timedelta(days=14) == SAMPLES_KEPT
 
@@ -360,7 +361,7 @@ async def test_failures_are_counted_with_their_reasons(
     # As if it had been yesterday.
     await admin.execute("UPDATE worker.dead_letters SET failed_at = failed_at - interval '1 day'")
     await admin.execute("UPDATE worker.metric_hours SET hour = hour - interval '1 day'")
-    store = SampleStore(database)
+    store = MetricsStore(database)
 
     await roll_up(store)
 

@@ -13,7 +13,8 @@ from services.worker.dead_letter_store import (
     LIST_DEAD_LETTERS,
     READ_LAST_FAILURE,
 )
-from services.worker.sample_store import CHOOSE_DAY, DELETE_OLD_SAMPLES, READ_DAY, ROLL_UP
+from services.worker.metrics_store import CHOOSE_DAY, READ_DAY, ROLL_UP
+from services.worker.sample_store import DELETE_OLD_SAMPLES
 from services.worker.store import DELETE_OLD_EVENTS, LIST_EVENTS_OF_MANY
 
 NOW = datetime.now(UTC)
