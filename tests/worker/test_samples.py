@@ -20,8 +20,8 @@ from glossa.worker.v1.worker_pb2_grpc import WorkerServiceStub
 
 from services.runtime.database import Database, open_database
 from services.worker.metrics_store import MetricsStore
-from services.worker.sample import Metrics
-from services.worker.sample_store import MARK_HOURS, SAMPLES_KEPT
+from services.worker.sample import Metrics, SampleGroup
+from services.worker.sample_store import MARK_HOURS, SAMPLES_KEPT, SampleStore
 from tests import fake_openai as fake
 from tests.cache.conftest import refused
 from tests.fake_openai import FakeOpenAI
@@ -312,6 +312,53 @@ async def test_a_sample_that_comes_late_is_counted_in_its_hour(
     summary = await store.read_summary(midnight(1).date(), KIND)
     assert (summary.total.cache_misses, summary.total.generation.p95_ms) == (2, 300)
     assert summary.hours[3].cache_misses == 2
+
+
+async def test_what_is_recorded_while_its_hour_is_summed_up_is_not_forgotten(
+    databases: Mapping[str, str], admin: "asyncpg.Connection[Any]"
+) -> None:
+    # Two hours ago, on one day, wherever the clock stands.
+    now: datetime = await admin.fetchval("SELECT date_trunc('hour', now(), 'UTC')")
+    age_ms = 2 * 3600 * 1000
+
+    def late() -> SampleGroup:
+        return SampleGroup(
+            kind=KIND,
+            pdf_hash=HASH,
+            page=1,
+            locale="en",
+            effective_mode="text_only",
+            outcome="cached",
+            images_count=0,
+            chunks=0,
+            latency_ms=[1] * 5,
+            age_ms=[age_ms] * 5,
+        )
+
+    async with AsyncExitStack() as stack:
+        recorder, summer = [
+            await stack.enter_async_context(
+                open_database(databases["worker"], application_name=name, pool_size=8)
+            )
+            for name in ("recorder", "summer")
+        ]
+        recording = [
+            asyncio.create_task(SampleStore(recorder).record_samples(uuid4(), [late()]))
+            for _ in range(200)
+        ]
+        store = MetricsStore(summer)
+        while not all(task.done() for task in recording):
+            await roll_up(store)
+        await asyncio.gather(*recording)
+        await roll_up(store)
+
+    counted = await admin.fetchval(
+        "SELECT sum(cache_hits) FROM worker.sticker_metrics"
+        " WHERE span = 'hour' AND pdf_hash = '' AND locale = '' AND effective_mode = ''"
+        " AND begins_at < $1",
+        now,
+    )
+    assert counted == 1_000
 
 
 async def test_the_hour_that_still_runs_is_left_alone(
