@@ -18,9 +18,6 @@ class ChunkPlan:
     # The position after the last character of each chunk.
     ends: tuple[int, ...]
 
-    def fits(self, text: str) -> bool:
-        return self.text_digest == text_digest(text)
-
     def cut(self, page: Page) -> tuple[Page, ...]:
         starts = (0, *self.ends[:-1])
         return tuple(

@@ -78,8 +78,8 @@ class Registry:
                 elif part.HasField("neighbour"):
                     neighbours.append(part.neighbour)
                 elif part.HasField("image") and not part.image.is_decorative:
-                    room -= len(part.image.content)
-                    if room >= 0:
+                    if len(part.image.content) <= room:
+                        room -= len(part.image.content)
                         images.append(image_from(part.image))
         neighbours.sort(key=lambda neighbour: neighbour.page)
         return PageContent(

@@ -79,13 +79,6 @@ def test_merging_keeps_a_bounded_number_of_stickers() -> None:
     assert len(merge(many).stickers) == MAX_STICKERS
 
 
-def test_a_plan_is_good_for_its_own_text_alone() -> None:
-    plan = plan_chunks("word " * 2_000)
-
-    assert plan.fits("word " * 2_000)
-    assert not plan.fits("word " * 2_001)
-
-
 def test_merging_drops_what_was_said_before_under_another_title() -> None:
     body = "A heap is a tree in which every parent is larger than its children."
     merged = merge(
