@@ -7,7 +7,6 @@ from pydantic import Field, StringConstraints
 
 from services.runtime.settings import ExplanationSettings, ServiceSettings
 
-
 # A name and nothing else: no scheme, no port, no path.
 Host = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$", max_length=100)]
 
