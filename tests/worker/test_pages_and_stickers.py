@@ -20,7 +20,8 @@ def sticker(title: str, kind: StickerKind = StickerKind.TERM, body: str = "b") -
 
 
 def cut(text: str) -> tuple[Page, ...]:
-    return plan_chunks(text).cut(Page(page=1, text=text, locale="en"))
+    page = Page(page=1, text=text, locale="en")
+    return plan_chunks(page).cut(page)
 
 
 def explanation(*stickers: Sticker, tokens: int = 1) -> Explanation:
