@@ -129,7 +129,11 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Base]]:
         jobs = Jobs(cache_channel, config.worker_id or f"worker-{secrets.token_hex(4)}")
         operations = Operations(quota.record_operations)
         pace = Pace(most=config.model_concurrency, quota_pause=config.model_quota_pause)
-        calls = ModelCalls(explainer=explainer, throttle=Throttle(pace), operations=operations)
+        calls = ModelCalls(
+            explainer=explainer,
+            throttle=Throttle(pace, longest_wait=config.model_hold),
+            operations=operations,
+        )
         registry, analysis = Registry(registry_channel), ImageAnalysis(calls=calls, store=images)
         pipeline = Pipeline(
             registry=registry,
