@@ -1,7 +1,7 @@
 """A wire between two services that a test can cut and mend."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 
@@ -17,6 +17,9 @@ class Proxy:
         self.down = False
         # What comes from behind it arrives nowhere.
         self.swallow = False
+        # Until it is set, what comes from behind it waits here.
+        self.passing = asyncio.Event()
+        self.passing.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.down:
@@ -25,9 +28,16 @@ class Proxy:
         self.connections += 1
         upstream, onward = await asyncio.open_connection(self._host, int(self._port))
         self._writers |= {writer, onward}
-        await asyncio.gather(
-            _pump(reader, onward), _pump(upstream, writer, swallow=lambda: self.swallow)
-        )
+        await asyncio.gather(_pump(reader, onward), self._pump_back(upstream, writer))
+
+    async def _pump_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while chunk := await reader.read(65_536):
+                await self.passing.wait()
+                if not self.swallow:
+                    writer.write(chunk)
+                    await writer.drain()
+        writer.close()
 
     def cut(self) -> None:
         for writer in self._writers:
@@ -35,16 +45,11 @@ class Proxy:
         self._writers.clear()
 
 
-async def _pump(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    swallow: Callable[[], bool] = lambda: False,
-) -> None:
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):
         while chunk := await reader.read(65_536):
-            if not swallow():
-                writer.write(chunk)
-                await writer.drain()
+            writer.write(chunk)
+            await writer.drain()
     writer.close()
 
 

@@ -63,6 +63,35 @@ async def test_it_says_so_first_and_takes_nothing_more_while_attempts_finish(
     assert (await cluster.generation(later)).attempts == 0
 
 
+async def test_a_result_that_is_being_handed_in_is_not_thrown_away(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker, admin: "asyncpg.Connection[Any]"
+) -> None:
+    def streams_ended() -> float:
+        return count("glossa_cache_requests_total", method="LeaseJobs", code="OK")
+
+    before = streams_ended()
+    model.gate.clear()
+    async with proxied(cluster.addresses["cache"]) as proxy:
+        worker = AsyncExitStack()
+        await worker.enter_async_context(
+            start_worker(cache_address=proxy.address, attempt_grace_seconds=0)
+        )
+        generation_id = await ask(cluster)
+        await model.wait_for_calls(1)
+        proxy.passing.clear()  # the Cache hears the worker, but not the other way round
+        model.gate.set()
+        await until_ended(cluster, generation_id)
+        leaving = asyncio.create_task(worker.aclose())
+        await until(lambda: streams_ended() > before)  # it has been told to go
+        proxy.passing.set()
+        await leaving
+
+    ends = await admin.fetch(
+        "SELECT status FROM worker.generation_events WHERE status <> 'generating'"
+    )
+    assert [row["status"] for row in ends] == ["ready"]
+
+
 async def test_a_job_that_was_on_its_way_is_given_back_without_an_attempt(
     cluster: Suite,
     model: FakeOpenAI,
