@@ -1,8 +1,9 @@
 """A worker that is told to go: not serving first, no new jobs, and nothing lost on the way."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -12,6 +13,8 @@ from glossa.cache.v1 import cache_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import REGISTRY
 
+from services.worker.__main__ import open_worker
+from services.worker.config import Config
 from tests.fake_openai import FakeOpenAI
 from tests.suite import Suite, lecture
 from tests.worker.conftest import StartWorker
@@ -90,6 +93,20 @@ async def test_a_result_that_is_being_handed_in_is_not_thrown_away(
         "SELECT status FROM worker.generation_events WHERE status <> 'generating'"
     )
     assert [row["status"] for row in ends] == ["ready"]
+
+
+async def test_a_drain_ends_with_the_stream_of_jobs(
+    model: FakeOpenAI, worker_config: Callable[..., Config]
+) -> None:
+    """Otherwise a job could still be on its way to a worker that is gone."""
+
+    def taking() -> list[asyncio.Task[Any]]:
+        return [task for task in asyncio.all_tasks() if task.get_name() == "take_jobs"]
+
+    async with open_worker(worker_config()) as (loop, _), loop.working():
+        assert len(taking()) == 1
+        await loop.drain(timedelta())
+        assert taking() == []
 
 
 async def test_a_job_that_was_on_its_way_is_given_back_without_an_attempt(

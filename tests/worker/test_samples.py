@@ -365,12 +365,18 @@ async def test_the_hour_that_still_runs_is_left_alone(
     admin: "asyncpg.Connection[Any]", database: Database
 ) -> None:
     now: datetime = await admin.fetchval("SELECT now()")
-    await keep(admin, [sample(now)])
+    before = now - timedelta(hours=1)
+    await keep(admin, [sample(now), sample(before)])
     store = MetricsStore(database)
 
-    assert await roll_up(store) == 0
-    summary = await store.read_summary(now.astimezone(UTC).date(), KIND)
-    assert summary.total == Metrics()
+    assert await roll_up(store) == 1
+
+    open_hours = await admin.fetch(
+        "SELECT hour FROM worker.metric_hours WHERE rolled_up_at IS NULL"
+    )
+    assert [row["hour"] for row in open_hours] == [now.replace(minute=0, second=0, microsecond=0)]
+    summary = await store.read_summary(before.astimezone(UTC).date(), KIND)
+    assert summary.total.cache_misses == 1
     assert summary.complete_until <= now
 
 
