@@ -232,6 +232,81 @@ def fake_openai(
 
 
 @app.command()
+def metrics(
+    day: Annotated[
+        str, typer.Option("--day", help="Like 2026-11-18, or today; yesterday unless told.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """One day in numbers: hits, latencies, failures; by hour, mode, language and document."""
+    from services.cli.worker import run_metrics
+
+    asyncio.run(run_metrics(day=day, as_json=as_json))
+
+
+letters = typer.Typer(no_args_is_help=True, help="What failed for good, and how to try it again.")
+app.add_typer(letters, name="dead-letters")
+
+Reason = Annotated[str, typer.Option(help="Why they failed, e.g. MODEL_UNAVAILABLE.")]
+Document = Annotated[str, typer.Option("--hash", help="Pages of this document.")]
+Model = Annotated[str, typer.Option(help="Made by this model.")]
+Since = Annotated[str, typer.Option(help="Failed within the last 30m, 12h, 7d.")]
+
+
+@letters.command("list")
+def list_letters(
+    reason: Reason = "",
+    pdf_hash: Document = "",
+    model: Model = "",
+    since: Since = "",
+    limit: Annotated[int, typer.Option(help="How many, newest first.")] = 50,
+    redriven: Annotated[
+        bool, typer.Option("--redriven", help="Also those that were started anew.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """What failed for good: why, after how many tries, at what cost."""
+    from services.cli.worker import Choice, run_list
+
+    choice = Choice(reason=reason, pdf_hash=pdf_hash, model=model, since=since)
+    asyncio.run(run_list(choice, limit=limit, redriven=redriven, as_json=as_json))
+
+
+@letters.command("show")
+def show_letter(generation_id: str, as_json: Json = False) -> None:
+    """One of them, with every attempt."""
+    from services.cli.worker import run_show
+
+    asyncio.run(run_show(generation_id, as_json=as_json))
+
+
+@letters.command()
+def redrive(
+    generation_ids: Annotated[list[str] | None, typer.Argument(help="These alone.")] = None,
+    reason: Reason = "",
+    pdf_hash: Document = "",
+    model: Model = "",
+    since: Since = "",
+    everything: Annotated[bool, typer.Option("--all", help="Everything that failed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be done.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start pages anew that failed, in the background and at nobody's expense."""
+    from services.cli.worker import Choice, run_redrive
+
+    choice = Choice(
+        generation_ids=generation_ids or (),
+        reason=reason,
+        pdf_hash=pdf_hash,
+        model=model,
+        since=since,
+    )
+    asyncio.run(run_redrive(choice, everything=everything, dry_run=dry_run, as_json=as_json))
+
+
+@app.command()
 def demo() -> None:
     """Two users, one PDF: the first generates live, the second gets it at once."""
     from services.cli.demo import run_demo

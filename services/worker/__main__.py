@@ -31,6 +31,7 @@ from services.worker.image_analysis import ImageAnalysis
 from services.worker.image_store import ImageStore
 from services.worker.lease_loop import LeaseLoop
 from services.worker.loop_lag import watching_the_loop
+from services.worker.metrics_store import MetricsStore
 from services.worker.model import Explainer
 from services.worker.model_calls import ModelCalls
 from services.worker.offline import OfflineExplainer
@@ -53,7 +54,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             render=render_update,
             heartbeat=config.heartbeat,
         )
-        samples = SampleStore(base.database)
+        samples, metrics = SampleStore(base.database), MetricsStore(base.database)
         letters = DeadLetters(
             store=DeadLetterStore(base.database),
             jobs=base.jobs,
@@ -64,6 +65,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             database=base.database,
             events=base.events,
             samples=samples,
+            metrics=metrics,
             letters=letters,
             events_kept=config.events_kept,
             collect_every=config.collect_every,
@@ -78,6 +80,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             watches=watches,
             letters=letters,
             samples=samples,
+            metrics=metrics,
             slow_reader=config.slow_reader,
         )
         servicer = Servicer(
@@ -126,7 +129,11 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Base]]:
         jobs = Jobs(cache_channel, config.worker_id or f"worker-{secrets.token_hex(4)}")
         operations = Operations(quota.record_operations)
         pace = Pace(most=config.model_concurrency, quota_pause=config.model_quota_pause)
-        calls = ModelCalls(explainer=explainer, throttle=Throttle(pace), operations=operations)
+        calls = ModelCalls(
+            explainer=explainer,
+            throttle=Throttle(pace, longest_wait=config.model_hold),
+            operations=operations,
+        )
         registry, analysis = Registry(registry_channel), ImageAnalysis(calls=calls, store=images)
         pipeline = Pipeline(
             registry=registry,

@@ -20,7 +20,7 @@ from services.worker.domain import (
 from services.worker.generation import progress_event
 from services.worker.image_analysis import Tell
 from services.worker.metrics import ATTEMPT_SECONDS, ATTEMPTS
-from services.worker.model import ModelError, ModelMismatch
+from services.worker.model import ModelError, ModelMismatch, ModelPaused
 from services.worker.pipeline import Pipeline
 
 log = structlog.get_logger()
@@ -58,12 +58,16 @@ class Attempts:
             ATTEMPT_SECONDS.observe(time.perf_counter() - started)
             log.info("attempt_ended", result=result)
 
-    async def _outcome(self, job: Job, deadline: Deadline, report: Report) -> Result | Failure:
+    async def _outcome(
+        self, job: Job, deadline: Deadline, report: Report
+    ) -> Result | Failure | ModelPaused:
         try:
             async with deadline.running():
                 return await self._make(job, lambda progress: self._tell(job, progress, report))
         except TimeoutError:
             return Failure(reason="ATTEMPT_TIMEOUT", message="It took longer than allowed.")
+        except ModelPaused as pause:
+            return pause
         except Exception as error:
             return failure_of(error)
 
@@ -78,7 +82,9 @@ class Attempts:
         report(progress)
         await self._delivery.record(progress_event(job.lease, progress))
 
-    async def _deliver(self, job: Job, outcome: Result | Failure) -> str:
+    async def _deliver(self, job: Job, outcome: Result | Failure | ModelPaused) -> str:
+        if isinstance(outcome, ModelPaused):
+            return await self._delivery.give_back(job.lease)
         if isinstance(outcome, Failure):
             result = await self._delivery.fail(job.lease, outcome)
         else:

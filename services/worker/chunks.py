@@ -18,9 +18,6 @@ class ChunkPlan:
     # The position after the last character of each chunk.
     ends: tuple[int, ...]
 
-    def fits(self, text: str) -> bool:
-        return self.text_digest == text_digest(text)
-
     def cut(self, page: Page) -> tuple[Page, ...]:
         starts = (0, *self.ends[:-1])
         return tuple(
@@ -29,10 +26,14 @@ class ChunkPlan:
         )
 
 
-def plan_chunks(text: str) -> ChunkPlan:
-    """Cuts at paragraph, line or word boundaries, in this order of preference."""
-    start, ends = 0, list[int]()
-    while len(text) - start > CHUNK_CHARACTERS and len(ends) < MAX_CHUNKS - 1:
+def plan_chunks(page: Page) -> ChunkPlan:
+    """Cuts at paragraph, line or word boundaries, in this order of preference.
+
+    A page that is looked at is not cut: there is one picture of it.
+    """
+    start, ends, text = 0, list[int](), page.text
+    most = 1 if page.render else MAX_CHUNKS
+    while len(text) - start > CHUNK_CHARACTERS and len(ends) < most - 1:
         start += _cut_position(text[start : start + CHUNK_CHARACTERS])
         ends.append(start)
     ends.append(min(len(text), start + CHUNK_CHARACTERS))

@@ -77,10 +77,9 @@ class Registry:
                     text = part.text
                 elif part.HasField("neighbour"):
                     neighbours.append(part.neighbour)
-                elif part.HasField("image") and not part.image.is_decorative:
+                elif part.HasField("image") and is_worth_a_look(part.image, room_bytes=room):
                     room -= len(part.image.content)
-                    if room >= 0:
-                        images.append(image_from(part.image))
+                    images.append(image_from(part.image))
         neighbours.sort(key=lambda neighbour: neighbour.page)
         return PageContent(
             text=text.text,
@@ -100,6 +99,10 @@ class Registry:
             async for part in self._stub.GetPageContent(request, timeout=PAGE_SECONDS):
                 render += part.render_png
         return render_from(render) if render else None
+
+
+def is_worth_a_look(image: registry_pb2.PageImage, *, room_bytes: int) -> bool:
+    return not image.is_decorative and len(image.content) <= room_bytes
 
 
 class Cache:

@@ -1,10 +1,14 @@
 """Settings of the Worker."""
 
 from datetime import timedelta
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from services.runtime.settings import ExplanationSettings, ServiceSettings
+
+# A name and nothing else: no scheme, no port, no path.
+Host = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$", max_length=100)]
 
 
 class Config(ServiceSettings):
@@ -37,8 +41,14 @@ class Config(ServiceSettings):
     model_call_seconds: float = Field(default=60.0, gt=0, le=300)
     # How long nothing is asked after the model said that its account is used up.
     model_quota_pause_seconds: float = Field(default=900.0, gt=0, le=3600)
+    # How long a page is held while the model wants a pause, before it goes back into the queue.
+    model_hold_seconds: float = Field(default=30.0, gt=0, le=50)
     # Hosts that links in explanations may lead to, e.g. '["en.wikipedia.org"]'; none unless told.
-    link_hosts: tuple[str, ...] = ()
+    link_hosts: tuple[Host, ...] = ()
+
+    @property
+    def model_hold(self) -> timedelta:
+        return timedelta(seconds=self.model_hold_seconds)
 
     @property
     def model_quota_pause(self) -> timedelta:

@@ -11,8 +11,8 @@ import structlog
 from services.runtime.batching import Batcher
 from services.runtime.errors import DependencyDown, RelayedError
 from services.worker.clients import Jobs
-from services.worker.domain import Failure, Lease, Result, Verdict
-from services.worker.generation import NewEvent, failure_event, ready_event
+from services.worker.domain import Failure, Lease, Progress, Result, Stage, Verdict
+from services.worker.generation import NewEvent, failure_event, progress_event, ready_event
 from services.worker.metrics import LEASES_LOST
 from services.worker.store import EventStore
 
@@ -32,6 +32,7 @@ class Delivery:
     """The last step of an attempt; each method answers how it ended."""
 
     def __init__(self, *, jobs: Jobs, events: EventStore) -> None:
+        self._jobs = jobs
         self._events = events
         self._completions = Batcher(_sparing(jobs.complete_jobs), max_batch=RESULTS_PER_CALL)
         # One document may fill a message.
@@ -53,6 +54,12 @@ class Delivery:
             return "undelivered"
         result = "retrying" if verdict is Verdict.RETRYING else "failed"
         return await self._settle(verdict, failure_event(lease, failure, verdict), result)
+
+    async def give_back(self, lease: Lease) -> str:
+        """The job goes on waiting in its old place, and the attempt does not count."""
+        await self._jobs.release_jobs([lease])
+        await self.record(progress_event(lease, Progress(stage=Stage.QUEUED)))
+        return "given_back"
 
     async def record(self, event: NewEvent) -> None:
         """Watchers can do without an event; the work does not wait for a database that is away."""

@@ -127,6 +127,11 @@ class PageContent:
     def is_scanned(self) -> bool:
         return bool(self.images) and len(self.text.split()) <= SCANNED_AT_MOST_WORDS
 
+    @property
+    def is_to_be_seen(self) -> bool:
+        """Whether its text is not what its readers see."""
+        return self.is_scanned or self.has_hidden_text
+
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
@@ -139,9 +144,9 @@ class Page:
     effective_mode: str = "text_only"
     images_count: int = 0
     summaries: tuple[ImageSummary, ...] = ()
-    # The page as a reader sees it, where its text alone would not do or cannot be trusted.
+    # The page as a reader sees it, where its text is not all of it or not to be trusted. Then this
+    # is what gets explained, and the text only tells where quotes stand.
     render: Image | None = None
-    has_hidden_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from services.worker.dead_letters import DeadLetters
 from services.worker.domain import Failure
 from services.worker.generation import Update
 from services.worker.metrics import SAMPLES, SLOW_READERS
+from services.worker.metrics_store import MetricsStore
 from services.worker.sample_store import SampleStore
 from services.worker.watch import Watches
 from services.worker.wire import duration_message, stage_value, status_value, sticker_message
@@ -47,11 +48,13 @@ class WorkerHandler(WorkerServiceServicer):
         watches: Watches[pb.WatchGenerationResponse],
         letters: DeadLetters,
         samples: SampleStore,
+        metrics: MetricsStore,
         slow_reader: timedelta,
     ) -> None:
         self._watches = watches
         self._letters = letters
         self._samples = samples
+        self._metrics = metrics
         self._slow_reader = slow_reader
 
     @allow("gateway", "admin", "user")
@@ -127,7 +130,7 @@ class WorkerHandler(WorkerServiceServicer):
     ) -> pb.GetDailySummaryResponse:
         day = report_wire.parse_day(request.day)
         kind = parse_text("kind", request.kind or DEFAULT_KIND, most=report_wire.MOST_WORD)
-        return report_wire.summary_message(await self._samples.read_summary(day, kind))
+        return report_wire.summary_message(await self._metrics.read_summary(day, kind))
 
     async def _write(self, message: pb.WatchGenerationResponse, context: Context) -> None:
         """While one reader is slow, nothing piles up for it; but not for ever."""

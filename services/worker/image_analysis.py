@@ -10,7 +10,7 @@ from services.runtime.errors import DependencyDown
 from services.worker.domain import Image, ImageSummary, ImageType, Job, Progress, Stage
 from services.worker.image_store import ImageStore
 from services.worker.metrics import IMAGES
-from services.worker.model import ModelError
+from services.worker.model import ModelError, ModelPaused
 from services.worker.model_calls import ModelCalls
 from services.worker.shared_calls import SharedCalls
 
@@ -53,8 +53,8 @@ class ImageAnalysis:
                 else:
                     summaries[result.digest] = result
                     await tell_progress()
-        if errors:
-            raise errors[0]
+        if errors:  # rather one that came of a call than one that was never made
+            raise min(errors, key=lambda error: isinstance(error, ModelPaused))
         return tuple(summaries[image.digest] for image in images)
 
     async def _described(

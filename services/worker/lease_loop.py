@@ -22,6 +22,8 @@ log = structlog.get_logger()
 
 FIRST_RECONNECT = timedelta(milliseconds=100)
 LONGEST_RECONNECT = timedelta(seconds=5)
+# How long a drain waits for the verdict on results that are handed in.
+HAND_IN = timedelta(seconds=5)
 # How long a drain waits for the Cache to end the stream of jobs.
 STREAM_END = timedelta(seconds=5)
 
@@ -69,6 +71,9 @@ class LeaseLoop:
         running = {lease: running.task for lease, running in self._running.items()}
         if running:
             await asyncio.wait(running.values(), timeout=grace.total_seconds())
+        # What is done is not thrown away for the sake of its verdict.
+        if handing_in := [one.task for one in self._running.values() if one.handing_in]:
+            await asyncio.wait(handing_in, timeout=HAND_IN.total_seconds())
         left = [lease for lease, task in running.items() if not task.done()]
         await _stop(*running.values())
         await self._release(left)

@@ -22,16 +22,19 @@ _MARKS = re.compile(
 
 
 def page_material(page: Page) -> str:
-    """The page as JSON: its text cannot end the string it stands in."""
+    """The page as JSON: its text cannot end the string it stands in.
+
+    Of a page that is shown as a picture the text is kept back: what readers cannot see would only
+    mislead.
+    """
     material = {
-        "page_text": neutral(page.text),
-        "has_hidden_text": page.has_hidden_text,
+        "page_text": "" if page.render else neutral(page.text),
         "page_image_attached": page.render is not None,
         "images": [
             {
                 "image_type": one.image_type.value,
                 "alt_text": neutral(one.alt_text),
-                "ocr_text": neutral(one.ocr_text),
+                "ocr_text": neutral(one.ocr_text[:CONTEXT_CHARACTERS]),
             }
             for one in page.summaries
             if one.shows_content

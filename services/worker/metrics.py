@@ -6,7 +6,8 @@ ATTEMPT_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 3
 
 ATTEMPTS = Counter(
     "glossa_worker_attempts_total",
-    "Attempts by how they ended: ready, retrying, failed, lease_lost, undelivered, cancelled.",
+    "Attempts by how they ended: ready, retrying, failed, given_back, lease_lost, undelivered,"
+    " cancelled.",
     ["result"],
 )
 ATTEMPT_SECONDS = Histogram(

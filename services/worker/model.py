@@ -47,6 +47,7 @@ class ModelError(Exception):
     ├── ModelEmpty            transient: an answer without anything in it
     ├── ModelGarbled          transient: characters in it that no text has
     ├── ModelForeignAnswer    transient: somebody else answered, such as a sign-in page
+    ├── ModelPaused           no failure: the model was not asked, the job is given back untouched
     ├── ModelMismatch         transient: the job is for another model or prompt version than ours
     ├── ModelBadOutput        permanent: the answer does not fit the schema
     ├── ModelAnswerTooLarge   permanent: the answer announced itself as too large
@@ -113,6 +114,11 @@ class ModelGarbled(ModelError):
 class ModelForeignAnswer(ModelError):
     reason = "MODEL_FOREIGN_ANSWER"
     message = "Something other than the language model answered."
+
+
+class ModelPaused(ModelError):
+    reason = "MODEL_PAUSED"
+    message = "The language model asked for a pause."
 
 
 class ModelMismatch(ModelError):

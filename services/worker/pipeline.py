@@ -68,15 +68,14 @@ class Pipeline:
         content = await self._registry.get_page_content(
             job.pdf_hash, job.page, include_images=looks
         )
-        # Its text is not there, or not all of it is there to be read: see what a reader sees.
-        if self._calls.sees and (content.is_scanned or content.has_hidden_text):
+        if self._calls.sees and content.is_to_be_seen:
             render = await self._registry.get_render(job.pdf_hash, job.page)
             return replace(content, render=render)
         return content
 
     async def _look(self, job: Job, content: PageContent, tell: Tell) -> Page:
-        # A scan is one picture, and the model gets to see it whole.
-        pictures = () if content.is_scanned else content.images
+        # Who sees the page sees its pictures.
+        pictures = () if content.render else content.images
         return Page(
             page=job.page,
             text=content.text,
@@ -86,7 +85,6 @@ class Pipeline:
             images_count=job.images_count,
             summaries=await self._images.analyse(job, pictures, tell),
             render=content.render,
-            has_hidden_text=content.has_hidden_text,
         )
 
     def _is_empty(self, page: Page) -> bool:
@@ -98,7 +96,7 @@ class Pipeline:
         )
 
     async def _explain_chunks(self, job: Job, page: Page, tell: Tell) -> Explanation:
-        plan, explained = await self._resume(job, page.text)
+        plan, explained = await self._resume(job, plan_chunks(page))
         parts = plan.cut(page)
         CHUNKS_RESUMED.inc(len(explained))
         explanations: list[Explanation] = []
@@ -118,9 +116,8 @@ class Pipeline:
         return merge(explanations)
 
     async def _resume(
-        self, job: Job, text: str
+        self, job: Job, plan: ChunkPlan
     ) -> tuple[ChunkPlan, dict[int, tuple[Sticker, ...]]]:
-        plan = plan_chunks(text)
         try:
             return await self._chunks.resume(job.lease.generation_id, plan)
         except DependencyDown as error:

@@ -9,12 +9,18 @@ from datetime import timedelta
 import structlog
 
 from services.worker.metrics import MODEL_CALL_LIMIT, MODEL_QUOTA_EXHAUSTED
-from services.worker.model import ModelError, ModelQuotaExhausted, ModelRateLimited
+from services.worker.model import (
+    ModelError,
+    ModelPaused,
+    ModelQuotaExhausted,
+    ModelRateLimited,
+)
 
 log = structlog.get_logger()
 
-# A call waits this long for a pause to end; a longer one goes back to the queue with its attempt.
-LONGEST_WAIT = timedelta(seconds=20)
+# A call waits this long for its turn. Waiting holds its job, so that no others are taken out of
+# the queue only to wait; then the job goes back into it, and has not used up an attempt.
+LONGEST_WAIT = timedelta(seconds=30)
 
 
 class Pace:
@@ -63,12 +69,6 @@ class Pace:
             self._limit = max(1.0, self._limit / 2)
             self._lowered_at = now
 
-    def held_back(self, now: float) -> ModelError:
-        """What a call is told that is not made."""
-        kind = ModelQuotaExhausted if self.account_is_used_up else ModelRateLimited
-        wait = timedelta(seconds=self.pause_left(now))
-        return kind("the model asked for a pause", retry_after=wait)
-
     def _pause(self, now: float, wait: timedelta) -> None:
         self._resumes_at = max(self._resumes_at, now + wait.total_seconds())
 
@@ -90,10 +90,11 @@ class Throttle:
         # Whoever came first is first; the others wait behind it.
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._show()
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Waits for its turn, or raises at once when the model asked for more time than that."""
+        """Waits for its turn; raises ModelPaused when it does not come."""
         await self._enter()
         began_at = self._clock()
         try:
@@ -109,21 +110,23 @@ class Throttle:
         finally:
             self._under_way -= 1
             self._changed.set()
-            MODEL_CALL_LIMIT.set(self._pace.limit)
-            MODEL_QUOTA_EXHAUSTED.set(self._pace.account_is_used_up)
+            self._show()
 
     async def _enter(self) -> None:
-        async with self._turn:
-            while (wait := self._pause_left()) or self._under_way >= self._pace.limit:
-                self._changed.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait or None):
-                        await self._changed.wait()
-            self._under_way += 1
+        try:
+            async with asyncio.timeout(self._longest_wait), self._turn:
+                while (wait := self._pace.pause_left(self._clock())) or self._is_full():
+                    self._changed.clear()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(wait or None):
+                            await self._changed.wait()
+                self._under_way += 1
+        except TimeoutError:
+            raise ModelPaused("the model was not asked: its turn did not come") from None
 
-    def _pause_left(self) -> float:
-        now = self._clock()
-        wait = self._pace.pause_left(now)
-        if wait > self._longest_wait:
-            raise self._pace.held_back(now)
-        return wait
+    def _show(self) -> None:
+        MODEL_CALL_LIMIT.set(self._pace.limit)
+        MODEL_QUOTA_EXHAUSTED.set(self._pace.account_is_used_up)
+
+    def _is_full(self) -> bool:
+        return self._under_way >= self._pace.limit

@@ -10,6 +10,7 @@ from services.runtime.database import Database
 from services.runtime.periodic import periodic
 from services.worker.dead_letters import DeadLetters
 from services.worker.metrics import HOURS_ROLLED_UP
+from services.worker.metrics_store import MetricsStore
 from services.worker.sample_store import SampleStore
 from services.worker.store import EventStore
 
@@ -28,6 +29,7 @@ class Upkeep:
         database: Database,
         events: EventStore,
         samples: SampleStore,
+        metrics: MetricsStore,
         letters: DeadLetters,
         events_kept: timedelta,
         collect_every: timedelta,
@@ -35,6 +37,7 @@ class Upkeep:
         self._database = database
         self._events = events
         self._samples = samples
+        self._metrics = metrics
         self._letters = letters
         self._events_kept = events_kept
         self._collect_every = collect_every
@@ -67,7 +70,7 @@ class Upkeep:
 
     async def roll_up(self) -> None:
         """Every hour that is over and not summed up yet, however long nobody was here to do it."""
-        while hours := await self._samples.roll_up_day():
+        while hours := await self._metrics.roll_up_day():
             HOURS_ROLLED_UP.inc(hours)
             log.info("hours_rolled_up", count=hours)
 
@@ -76,7 +79,7 @@ class Upkeep:
         await self.roll_up()
         while await self._samples.delete_old_samples():
             pass
-        await self._samples.delete_old_details()
+        await self._metrics.delete_old_details()
         while await self._events.delete_old_events(self._events_kept):
             pass
         await self._letters.forget_old()

@@ -1,6 +1,6 @@
 """A suite whose model is a loopback server the test can hold, and further workers beside it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,11 +76,12 @@ async def cluster(
 
 
 @pytest.fixture
-def start_worker(
+def worker_config(
     cluster: Suite, databases: Mapping[str, str], keys: Keys, explanation: ExplanationSettings
-) -> StartWorker:
-    @asynccontextmanager
-    async def start(**settings: Any) -> AsyncIterator[Running]:
+) -> Callable[..., Config]:
+    """Settings of a worker of this cluster; the test may change them."""
+
+    def config(**settings: Any) -> Config:
         values = {
             "database_url": databases["worker"],
             "verify_key_file": keys.verify_key_file,
@@ -95,7 +96,16 @@ def start_worker(
             "collect_seconds": 0.1,
             **settings,
         }
-        async with running("worker", Config(**values), compose) as worker:
+        return Config(**values)
+
+    return config
+
+
+@pytest.fixture
+def start_worker(worker_config: Callable[..., Config]) -> StartWorker:
+    @asynccontextmanager
+    async def start(**settings: Any) -> AsyncIterator[Running]:
+        async with running("worker", worker_config(**settings), compose) as worker:
             yield worker
 
     return start

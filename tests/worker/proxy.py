@@ -15,6 +15,11 @@ class Proxy:
         self.connections = 0
         # While it is down, nobody gets through.
         self.down = False
+        # What comes from behind it arrives nowhere.
+        self.swallow = False
+        # Until it is set, what comes from behind it waits here.
+        self.passing = asyncio.Event()
+        self.passing.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.down:
@@ -23,7 +28,16 @@ class Proxy:
         self.connections += 1
         upstream, onward = await asyncio.open_connection(self._host, int(self._port))
         self._writers |= {writer, onward}
-        await asyncio.gather(_pump(reader, onward), _pump(upstream, writer))
+        await asyncio.gather(_pump(reader, onward), self._pump_back(upstream, writer))
+
+    async def _pump_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while chunk := await reader.read(65_536):
+                await self.passing.wait()
+                if not self.swallow:
+                    writer.write(chunk)
+                    await writer.drain()
+        writer.close()
 
     def cut(self) -> None:
         for writer in self._writers:

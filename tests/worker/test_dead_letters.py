@@ -1,6 +1,7 @@
 """What failed is kept with its cause and cost, and can be started anew."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,10 @@ from glossa.worker.v1 import worker_pb2 as pb
 from glossa.worker.v1.worker_pb2_grpc import WorkerServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from services.runtime.database import open_database
+from services.worker.dead_letter import DeadLetter, Filter
+from services.worker.dead_letter_store import DeadLetterStore
+from services.worker.dead_letters import NEVER
 from tests import fake_openai as fake
 from tests.cache.conftest import refused
 from tests.fake_openai import FakeOpenAI
@@ -194,6 +199,45 @@ async def test_what_fails_again_is_a_letter_of_its_own_and_the_redrive_ends(
 
     assert steps[-1].started == 1
     assert again.generation_id == (await desk.get(failed)).redriven_as
+
+
+async def test_what_fails_after_a_redrive_began_is_not_part_of_it(
+    databases: Mapping[str, str], admin: "asyncpg.Connection[Any]"
+) -> None:
+    began = datetime.now(UTC)
+    async with open_database(databases["worker"], application_name="test") as database:
+        store = DeadLetterStore(database)
+        letters = [letter_of(began + timedelta(seconds=number)) for number in (-2, -1, 0, 1)]
+        await store.insert_dead_letters(letters)
+
+        places, after = [], NEVER
+        while some := await store.choose_dead_letters(Filter(), until=began, after=after, most=2):
+            places += some
+            after = some[-1]
+
+    chosen = [place.generation_id for place in places]
+    assert chosen == [letter.generation_id for letter in letters[:3]]
+
+
+def letter_of(failed_at: datetime) -> DeadLetter:
+    return DeadLetter(
+        generation_id=uuid4(),
+        kind="page_explanation",
+        pdf_hash="a" * 64,
+        page=1,
+        locale="en",
+        effective_mode="text_only",
+        model="m",
+        prompt_version="1",
+        private=False,
+        reason="R",
+        message="",
+        permanent=False,
+        attempts=3,
+        failures=(),
+        created_at=failed_at,
+        failed_at=failed_at,
+    )
 
 
 async def test_an_interrupted_redrive_is_simply_called_again(

@@ -103,7 +103,8 @@ class Onlooker:
                 request, metadata=self._suite.bearer("worker")
             )
             text = "".join([part.text.text async for part in parts])
-            chunks = plan_chunks(text).cut(Page(page=page, text=text, locale="en"))
+            whole = Page(page=page, text=text, locale="en")
+            chunks = plan_chunks(whole).cut(whole)
             for number, chunk in enumerate(chunks):
                 place = (page, number, len(chunks))
                 self._places.setdefault(neutral(chunk.text), []).append(place)

@@ -9,8 +9,8 @@ import pytest
 
 from services.runtime.database import Database, open_database
 from services.worker.chunk_store import ChunkStore
-from services.worker.chunks import plan_chunks
-from services.worker.domain import Box, ImageSummary, ImageType, Sticker, StickerKind
+from services.worker.chunks import ChunkPlan, plan_chunks
+from services.worker.domain import Box, ImageSummary, ImageType, Page, Sticker, StickerKind
 from services.worker.image_store import ImageStore
 
 DIGEST = "a" * 64
@@ -34,6 +34,10 @@ async def database(databases: Mapping[str, str]) -> AsyncIterator[Database]:
 
 def images(database: Database, *, prompts: str = "1", model: str = "m") -> ImageStore:
     return ImageStore(database, prompt_version=prompts, model=model)
+
+
+def plan_of(text: str) -> ChunkPlan:
+    return plan_chunks(Page(page=1, text=text, locale="en"))
 
 
 async def age(database: Database, table: str, column: str, by: timedelta) -> None:
@@ -75,7 +79,7 @@ async def test_summaries_that_are_used_are_kept(database: Database) -> None:
 
 
 async def test_chunks_come_back_as_they_were_kept(database: Database) -> None:
-    store, generation_id, plan = ChunkStore(database), uuid4(), plan_chunks("word " * 3_000)
+    store, generation_id, plan = ChunkStore(database), uuid4(), plan_of("word " * 3_000)
     await store.resume(generation_id, plan)
     await store.save_explained(generation_id, plan, 1, (STICKER,))
 
@@ -87,8 +91,8 @@ async def test_chunks_come_back_as_they_were_kept(database: Database) -> None:
 async def test_a_plan_cut_otherwise_by_an_earlier_version_is_gone_on_with(
     database: Database,
 ) -> None:
-    store, generation_id, plan = ChunkStore(database), uuid4(), plan_chunks("word " * 3_000)
-    earlier = type(plan)(text_digest=plan.text_digest, ends=(7_000, 15_000))
+    store, generation_id, plan = ChunkStore(database), uuid4(), plan_of("word " * 3_000)
+    earlier = ChunkPlan(text_digest=plan.text_digest, ends=(7_000, 15_000))
     await store.resume(generation_id, earlier)
     await store.save_explained(generation_id, earlier, 0, (STICKER,))
 
@@ -98,7 +102,7 @@ async def test_a_plan_cut_otherwise_by_an_earlier_version_is_gone_on_with(
 async def test_a_late_attempt_neither_overwrites_nor_revives_what_is_kept(
     database: Database,
 ) -> None:
-    store, generation_id, plan = ChunkStore(database), uuid4(), plan_chunks("a heap")
+    store, generation_id, plan = ChunkStore(database), uuid4(), plan_of("a heap")
     await store.resume(generation_id, plan)
     await store.save_explained(generation_id, plan, 0, (STICKER,))
     await store.save_explained(generation_id, plan, 0, ())
@@ -110,7 +114,7 @@ async def test_a_late_attempt_neither_overwrites_nor_revives_what_is_kept(
 
 
 async def test_plans_a_crash_left_behind_go_by_age(database: Database) -> None:
-    store, plan = ChunkStore(database), plan_chunks("a heap")
+    store, plan = ChunkStore(database), plan_of("a heap")
     old, new = uuid4(), uuid4()
     await store.resume(old, plan)
     await store.save_explained(old, plan, 0, (STICKER,))

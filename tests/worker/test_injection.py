@@ -58,7 +58,6 @@ def test_an_attack_stays_inside_the_string_it_stands_in(attack: Attack) -> None:
 
     assert set(material) == {
         "page_text",
-        "has_hidden_text",
         "page_image_attached",
         "images",
         "context",
@@ -102,11 +101,10 @@ def test_only_links_to_allowed_hosts_stay_links() -> None:
 async def test_the_whole_corpus_leaves_no_trace_in_results(
     cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
 ) -> None:
-    """Visible and hidden on the page, on its neighbours, and in a picture; both languages."""
+    """Visible on the page and on its neighbours, and in a picture; both languages."""
     model.answer = gullible
     sheets = [
-        Sheet(text=f"A tree is a connected graph.\n{one.text}", hidden=one.text, pictures=[9])
-        for one in ATTACKS
+        Sheet(text=f"A tree is a connected graph.\n{one.text}", pictures=[9]) for one in ATTACKS
     ]
     content = document(*sheets)
     async with start_worker(concurrency=4):
@@ -127,6 +125,25 @@ async def test_the_whole_corpus_leaves_no_trace_in_results(
     assert len(asked) == len(ATTACKS)
     # The attacks did reach the model, as material.
     assert all(CANARY in question.text for question in asked)
+
+
+async def test_what_readers_cannot_see_does_not_reach_the_model(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
+) -> None:
+    shown = "A tree is a connected graph without cycles."
+    note = {"kind": "term", "title": "Tree", "body_markdown": "A graph.", "quote": "a tree is"}
+    model.always(fake.notes(note))
+    async with start_worker():
+        for attack in ATTACKS[:4]:
+            page = Sheet(text=shown, hidden=attack.text, pictures=[9])
+            generation = await explained(cluster, document(page))
+            # The words it was written about are found all the same.
+            assert generation.stickers[0].anchor.quote == "A tree is"
+
+    assert len(model.questions) == 4
+    for question in model.questions:
+        assert CANARY not in question.text + question.instructions
+        assert len(question.images) == 1
 
 
 async def test_a_model_that_obeys_still_publishes_nothing_that_acts(

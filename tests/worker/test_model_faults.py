@@ -18,7 +18,8 @@ from tests.fake_openai import FAILURES, Answer, Count, FakeOpenAI, Question
 from tests.suite import Suite, lecture
 from tests.worker.conftest import StartWorker
 from tests.worker.pages import FAILED, READY, Sheet, document, explained
-from tests.worker.test_lease_loop import until_ended, until_generation
+from tests.worker.test_lease_loop import count, until_ended, until_generation
+from tests.worker.waiting import until
 
 # Three attempts, each with one call.
 RETRIED = 3
@@ -149,25 +150,58 @@ async def test_a_pause_the_provider_asks_for_is_kept(
     assert asked_at[1] - asked_at[0] >= 1.0
 
 
-async def test_a_used_up_account_is_not_asked_again_and_nobody_loses_an_attempt_to_it_twice(
+async def test_a_used_up_account_is_not_asked_again_and_costs_only_the_first_an_attempt(
     cluster: Suite, model: FakeOpenAI, start_worker: StartWorker, books: Books
 ) -> None:
     model.always(FAILURES["insufficient-quota"]())
-    async with start_worker():
+    given_back = count("glossa_worker_attempts_total", result="given_back")
+    asked = []
+    async with start_worker(model_hold_seconds=0.05, concurrency=2):
         for number in range(4):
             user = f"user-{number}"
             uploaded = await cluster.upload(user, lecture(f"Page {number} is about trees."))
-            asked = await cluster.explain(user, uploaded.document.pdf_hash)
-            await until_generation(
-                cluster, asked.generation_id, lambda one: one.stage == cache_pb2.STAGE_RETRYING
-            )
-    waits = await books.connection.fetch(
-        "SELECT extract(epoch FROM run_after - now()) AS seconds, attempts FROM cache.generations"
+            asked.append((await cluster.explain(user, uploaded.document.pdf_hash)).generation_id)
+            if number == 0:
+                await until_generation(
+                    cluster, asked[0], lambda one: one.stage == cache_pb2.STAGE_RETRYING
+                )
+        await until(
+            lambda: count("glossa_worker_attempts_total", result="given_back") > given_back + 8
+        )
+    tried = await books.connection.fetch(
+        "SELECT generation_id, attempts - released AS tried, status,"
+        " extract(epoch FROM run_after - now()) AS seconds FROM cache.generations"
     )
 
     assert model.calls == 1
-    # A quarter of an hour, and not a failed attempt before that.
-    assert all(row["seconds"] > 800 and row["attempts"] == 1 for row in waits)
+    assert {row["status"] for row in tried} == {"generating"}
+    for row in tried:
+        first = str(row["generation_id"]) == asked[0]
+        # The one that asked comes back after a quarter of an hour; the others only wait.
+        assert (row["tried"], row["seconds"] > 800) == ((1, True) if first else (0, False))
+
+
+async def test_whoever_is_held_back_is_seen_to_wait_and_served_after_the_pause(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker, books: Books
+) -> None:
+    answers = iter([fake.error(429, retry_after="1")])
+    model.answer = lambda question: next(answers, fake.notes())
+    async with start_worker(model_hold_seconds=0.05):
+        first = await cluster.upload("ada", lecture("A tree is a graph."))
+        told = await cluster.explain("ada", first.document.pdf_hash)
+        await until_generation(
+            cluster, told.generation_id, lambda one: one.stage == cache_pb2.STAGE_RETRYING
+        )
+        second = await explained(cluster, lecture("A heap is a tree."), user="bob")
+        await until_ended(cluster, told.generation_id)
+    stages = await books.connection.fetch(
+        "SELECT stage FROM worker.generation_events WHERE generation_id = $1 ORDER BY sequence",
+        second.generation_id,
+    )
+
+    assert second.status == READY
+    assert "queued" in [row["stage"] for row in stages]
+    assert await books.balance("bob") == UNITS - 1
 
 
 async def test_a_provider_that_recovers_is_used_again_and_only_answers_are_paid(

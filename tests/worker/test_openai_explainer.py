@@ -139,6 +139,11 @@ async def test_hostile_output_is_stored_inert(
         (fake.error(429), model.ModelRateLimited, None),
         (fake.error(429, retry_after="7"), model.ModelRateLimited, timedelta(seconds=7)),
         (fake.error(429, retry_after_ms="1500"), model.ModelRateLimited, timedelta(seconds=1.5)),
+        (
+            fake.error(429, retry_after="Wed, 21 Oct 2015 07:28:00 GMT"),
+            model.ModelRateLimited,
+            timedelta(0),
+        ),
         (fake.error(429, retry_after="soon"), model.ModelRateLimited, None),
         (fake.error(429, retry_after="9999999"), model.ModelRateLimited, timedelta(hours=1)),
         (fake.error(429, "insufficient_quota"), model.ModelQuotaExhausted, None),

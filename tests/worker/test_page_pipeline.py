@@ -161,7 +161,7 @@ async def test_a_page_with_hidden_text_is_seen_as_its_reader_sees_it(
         await explained(cluster, document(page))
 
     (question,) = model.questions
-    assert question.material["has_hidden_text"] is True
+    assert question.material["page_text"] == ""
     assert len(question.images) == 1
 
 

@@ -20,7 +20,8 @@ def sticker(title: str, kind: StickerKind = StickerKind.TERM, body: str = "b") -
 
 
 def cut(text: str) -> tuple[Page, ...]:
-    return plan_chunks(text).cut(Page(page=1, text=text, locale="en"))
+    page = Page(page=1, text=text, locale="en")
+    return plan_chunks(page).cut(page)
 
 
 def explanation(*stickers: Sticker, tokens: int = 1) -> Explanation:
@@ -77,13 +78,6 @@ def test_merging_keeps_a_bounded_number_of_stickers() -> None:
     many = [explanation(*(sticker(f"T{part}-{n}") for n in range(9))) for part in range(3)]
 
     assert len(merge(many).stickers) == MAX_STICKERS
-
-
-def test_a_plan_is_good_for_its_own_text_alone() -> None:
-    plan = plan_chunks("word " * 2_000)
-
-    assert plan.fits("word " * 2_000)
-    assert not plan.fits("word " * 2_001)
 
 
 def test_merging_drops_what_was_said_before_under_another_title() -> None:

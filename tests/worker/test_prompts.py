@@ -15,6 +15,7 @@ from services.worker.output import IMAGE_SCHEMA, STICKER_SCHEMA
 VERSIONS = {
     "2026-11-18.1": "3f4f51cd9c39fac7",
     "2026-11-18.2": "c8a33e6561a12597",
+    "2026-11-18.3": "0dd9d20ae4e91b61",
 }
 
 

@@ -19,7 +19,8 @@ from glossa.worker.v1 import worker_pb2 as pb
 from glossa.worker.v1.worker_pb2_grpc import WorkerServiceStub
 
 from services.runtime.database import Database, open_database
-from services.worker.sample import Metrics
+from services.worker.metrics_store import MetricsStore
+from services.worker.sample import Metrics, SampleGroup
 from services.worker.sample_store import MARK_HOURS, SAMPLES_KEPT, SampleStore
 from tests import fake_openai as fake
 from tests.cache.conftest import refused
@@ -82,7 +83,7 @@ async def keep(admin: "asyncpg.Connection[Any]", rows: Sequence[Row]) -> None:
         await admin.execute(MARK_HOURS, [row.created_at for row in rows], timedelta(days=10_000))
 
 
-async def roll_up(store: SampleStore) -> int:
+async def roll_up(store: MetricsStore) -> int:
     hours = 0
     while done := await store.roll_up_day():
         hours += done
@@ -210,7 +211,7 @@ async def test_sums_and_percentiles_are_those_of_a_plain_count(
     day = midnight(2)
     rows = many_samples(day, 3_000)
     await keep(admin, rows)
-    store = SampleStore(database)
+    store = MetricsStore(database)
 
     assert await roll_up(store) == 24
 
@@ -239,7 +240,7 @@ async def test_the_finest_parts_are_kept_by_hour(
     rows = many_samples(midnight(2), 500)
     await keep(admin, rows)
 
-    await roll_up(SampleStore(database))
+    await roll_up(MetricsStore(database))
 
     kept = await admin.fetch(
         "SELECT begins_at, pdf_hash, locale, effective_mode, cache_hits + cache_misses + joins AS n"
@@ -259,7 +260,7 @@ async def test_any_number_of_workers_at_once_counts_everything_once(
     await keep(admin, rows)
     async with AsyncExitStack() as stack:
         stores = [
-            SampleStore(
+            MetricsStore(
                 await stack.enter_async_context(
                     open_database(databases["worker"], application_name=f"worker-{number}")
                 )
@@ -300,7 +301,7 @@ async def test_a_sample_that_comes_late_is_counted_in_its_hour(
     admin: "asyncpg.Connection[Any]", database: Database
 ) -> None:
     at = midnight(1) + timedelta(hours=3)
-    store = SampleStore(database)
+    store = MetricsStore(database)
     await keep(admin, [sample(at)])
     assert await roll_up(store) == 1
     assert await roll_up(store) == 0
@@ -313,16 +314,69 @@ async def test_a_sample_that_comes_late_is_counted_in_its_hour(
     assert summary.hours[3].cache_misses == 2
 
 
+async def test_what_is_recorded_while_its_hour_is_summed_up_is_not_forgotten(
+    databases: Mapping[str, str], admin: "asyncpg.Connection[Any]"
+) -> None:
+    # Two hours ago, on one day, wherever the clock stands.
+    now: datetime = await admin.fetchval("SELECT date_trunc('hour', now(), 'UTC')")
+    age_ms = 2 * 3600 * 1000
+
+    def late() -> SampleGroup:
+        return SampleGroup(
+            kind=KIND,
+            pdf_hash=HASH,
+            page=1,
+            locale="en",
+            effective_mode="text_only",
+            outcome="cached",
+            images_count=0,
+            chunks=0,
+            latency_ms=[1] * 5,
+            age_ms=[age_ms] * 5,
+        )
+
+    async with AsyncExitStack() as stack:
+        recorder, summer = [
+            await stack.enter_async_context(
+                open_database(databases["worker"], application_name=name, pool_size=8)
+            )
+            for name in ("recorder", "summer")
+        ]
+        recording = [
+            asyncio.create_task(SampleStore(recorder).record_samples(uuid4(), [late()]))
+            for _ in range(200)
+        ]
+        store = MetricsStore(summer)
+        while not all(task.done() for task in recording):
+            await roll_up(store)
+        await asyncio.gather(*recording)
+        await roll_up(store)
+
+    counted = await admin.fetchval(
+        "SELECT sum(cache_hits) FROM worker.sticker_metrics"
+        " WHERE span = 'hour' AND pdf_hash = '' AND locale = '' AND effective_mode = ''"
+        " AND begins_at < $1",
+        now,
+    )
+    assert counted == 1_000
+
+
 async def test_the_hour_that_still_runs_is_left_alone(
     admin: "asyncpg.Connection[Any]", database: Database
 ) -> None:
     now: datetime = await admin.fetchval("SELECT now()")
-    await keep(admin, [sample(now)])
-    store = SampleStore(database)
+    before = now - timedelta(hours=1)
+    await keep(admin, [sample(now), sample(before)])
+    store = MetricsStore(database)
 
-    assert await roll_up(store) == 0
-    summary = await store.read_summary(now.astimezone(UTC).date(), KIND)
-    assert summary.total == Metrics()
+    assert await roll_up(store) == 1
+
+    open_hours = await admin.fetch(
+        "SELECT hour FROM worker.metric_hours WHERE rolled_up_at IS NULL"
+    )
+    assert [row["hour"] for row in open_hours] == [now.replace(minute=0, second=0, microsecond=0)]
+    summary = await store.read_summary(before.astimezone(UTC).date(), KIND)
+    assert summary.total.cache_misses == 1
     assert summary.complete_until <= now
 
 
@@ -338,7 +392,7 @@ async def test_samples_go_after_two_weeks_but_never_before_they_were_summed_up(
 
     left = await admin.fetchval("SELECT created_at FROM worker.sticker_latency_samples")
     assert left == young
-    summary = await SampleStore(database).read_summary(midnight(20).date(), KIND)
+    summary = await MetricsStore(database).read_summary(midnight(20).date(), KIND)
     assert (summary.total.cache_misses, summary.total.cache_hits) == (1, 1)
     assert timedelta(days=14) == SAMPLES_KEPT
 
@@ -360,7 +414,7 @@ async def test_failures_are_counted_with_their_reasons(
     # As if it had been yesterday.
     await admin.execute("UPDATE worker.dead_letters SET failed_at = failed_at - interval '1 day'")
     await admin.execute("UPDATE worker.metric_hours SET hour = hour - interval '1 day'")
-    store = SampleStore(database)
+    store = MetricsStore(database)
 
     await roll_up(store)
 
