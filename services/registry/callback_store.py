@@ -17,8 +17,8 @@ WHERE
     AND document.processed_at IS NOT NULL
 """
 
-# The next attempt is put off first: whoever dies in the middle leaves it to another. When a document
-# was processed for somebody else, earlier, is not told.
+# The next attempt is put off first: whoever dies in the middle leaves it to another. A document may
+# have been processed for somebody else, earlier: that is not told.
 CLAIM_CALLBACKS = """
 UPDATE registry.callbacks AS callback
 SET attempts = callback.attempts + 1, run_after = now() + $1::interval

@@ -27,10 +27,12 @@ ONE_NAME = str.maketrans(
 )
 # Of the letter size; what lies between is raised or lowered, what lies beyond is another line.
 RAISED, NEXT_LINE = 0.1, 0.9
+# Of the letter size; between them writing goes on, wide letters and gaps between words included.
+BEHIND, FAR_AHEAD = -0.05, 3.05
 # Grids are shifted, so that the round numbers people draw with do not lie on their edges, and by
 # half a thousandth more: files are rewritten with three decimals, and no number may change fields.
 DRAWING_GRID_POINTS = 1.0
-PICTURE_GRID_POINTS = 4.0
+PICTURE_GRID_POINTS = TEXT_GRID_POINTS = 4.0
 GRID_SHIFT = 0.1375
 
 INVISIBLE = 3  # text rendering mode
@@ -39,6 +41,8 @@ WHITE = 0.95
 OPAQUE = 0.05
 
 Box = Sequence[float]
+# Where a letter stands, and its size.
+Spot = tuple[float, float, float]
 Trace = Sequence[dict[str, Any]]
 
 
@@ -63,7 +67,7 @@ def fingerprint(trace: Trace, drawings: Trace, pictures: Iterable[Picture], page
 
 
 def letters(trace: Trace) -> str:
-    """The text in the order it is written, with marks where it is raised or lowered.
+    """The text in the order it is written, with marks where it is raised or lowered or jumps.
 
     White space is how a writer moves about and does not count; x² and x₂ are not x2.
     """
@@ -80,21 +84,34 @@ def unknown_share(trace: Trace) -> float:
 
 def marked(trace: Trace, *, strict: bool) -> Iterator[str]:
     """Letters and marks; a glyph without a name goes by its width, or strictly by its number."""
-    last: tuple[float, float, float] | None = None
+    last: Spot | None = None
     for span in trace:
         (right, down), size = span["dir"], span["size"] or 1.0
         for code, glyph, (x, y), box in span["chars"]:
             if code in BLANK:
                 continue
-            if last is not None:
-                rise = ((last[1] - y) * right + (x - last[0]) * down) / max(size, last[2])
-                if RAISED < abs(rise) < NEXT_LINE:
-                    yield "\1" if rise > 0 else "\2"
+            yield moved(last, (x, y, size), right, down)
             last = (x, y, size)
             if code != UNKNOWN:
                 yield chr(code)
             else:
                 yield f"\3{glyph}" if strict else f"\3{grid((box[2] - box[0]) / size, 0.05)}"
+
+
+def moved(last: Spot | None, here: Spot, right: float, down: float) -> str:
+    """How a letter was come to: going straight on, a little higher or lower, or by a jump.
+
+    Jumps tell where they lead: labels that change places in a figure make another page, and the
+    order in which a model reads the letters is not left to whoever arranged them.
+    """
+    x, y, size = here
+    if last is not None:
+        unit = max(size, last[2])
+        rise = ((last[1] - y) * right + (x - last[0]) * down) / unit
+        ahead = ((x - last[0]) * right + (y - last[1]) * down) / unit
+        if abs(rise) < NEXT_LINE and BEHIND < ahead < FAR_AHEAD:
+            return "" if abs(rise) <= RAISED else "\1" if rise > 0 else "\2"
+    return f"\4{grid(x, TEXT_GRID_POINTS)},{grid(y, TEXT_GRID_POINTS)};"
 
 
 def strokes(drawing: dict[str, Any]) -> Iterator[list[object]]:
