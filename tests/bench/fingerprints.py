@@ -5,9 +5,9 @@ Bars: 99 % after qpdf and mutool, 90 % after Ghostscript, and no two different p
 Run it as `python -m tests.bench.fingerprints FOLDER...`; without a folder it takes what Debian's
 documentation packages have under /usr/share/doc and /usr/share/R. Measured are all `*.pdf` and
 `*.pdf.gz` below the folders, each content once, the first 150 pages of each; what is encrypted, or
-has no pages or more than 500 (mutool would take for ever), is left out. A page that a tool loses counts as missed; a tool that is missing or
-refuses a document does not count. Pages are missed for their text, drawings or pictures; `--why`
-shows where they begin to differ.
+has no pages or more than 500 (mutool would take for ever), is left out. A page that a tool loses
+counts as missed; a tool that is missing or refuses a document does not count. Pages are missed for
+their text, drawings or pictures; `--why` shows where they begin to differ.
 """
 
 import asyncio
