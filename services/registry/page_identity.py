@@ -15,6 +15,7 @@ from services.registry.outlines import outlines
 FINGERPRINT_VERSION = "3"
 
 UNKNOWN = 0xFFFD
+LAST_MARK = 5
 BLANK = frozenset({0x20, 0xA0, 0xAD})
 # Fonts without names for their glyphs: a page that says mostly such says little.
 MOST_UNKNOWN = 0.2
@@ -55,14 +56,14 @@ class Picture(NamedTuple):
 
 def fingerprint(trace: Trace, drawings: Trace, pictures: Iterable[Picture], page: Box) -> str:
     """Equal for the same text, lines and pictures, however the file around them was written."""
-    digest = hashlib.sha256(letters(trace).encode("utf-8", "replace"))
+    digest = hashlib.sha256(letters(trace).encode("utf-8", "surrogatepass"))
     for drawing in drawings:
         if overlap(drawing["rect"], page):
             for told in strokes(drawing):
-                digest.update(repr(told).encode())
+                digest.update(f"\0{told}".encode())
     for picture in sorted(pictures):
         place = [grid(edge, PICTURE_GRID_POINTS) for edge in picture.box]
-        digest.update(f"\0{picture.digest}{place}".encode())
+        digest.update(f"\0\0{picture.digest}{place}".encode())
     return f"{FINGERPRINT_VERSION}:{digest.hexdigest()}"
 
 
@@ -92,10 +93,11 @@ def marked(trace: Trace, *, strict: bool) -> Iterator[str]:
                 continue
             yield moved(last, (x, y, size), right, down)
             last = (x, y, size)
-            if code != UNKNOWN:
-                yield chr(code)
+            if code == UNKNOWN:
+                yield f"\3{glyph if strict else grid((box[2] - box[0]) / size, 0.05)};"
             else:
-                yield f"\3{glyph}" if strict else f"\3{grid((box[2] - box[0]) / size, 0.05)}"
+                # Nobody writes our own marks.
+                yield chr(code) if code > LAST_MARK else f"\5{code}"
 
 
 def moved(last: Spot | None, here: Spot, right: float, down: float) -> str:

@@ -313,6 +313,19 @@ async def test_a_drawing_that_looks_different_is_different(sandbox: PdfSandbox, 
     assert await heap(sandbox, one) != await heap(sandbox, other)
 
 
+def test_letters_cannot_pass_for_marks() -> None:
+    """Whoever makes a font says what its glyphs mean, control characters included."""
+    raised = [
+        span(NAMED),
+        {**span(NAMED), "chars": [(97, 1, (10.0, 47.0), (10.0, 37.0, 15.0, 47.0))]},
+    ]
+    assert letters(raised)[-3:] == "a\1a"
+    for mark in range(6):
+        assert letters([span(NAMED, (mark, 1, 5.0), NAMED)])[-4:] == f"a\5{mark}a"
+    wide = [*[NAMED] * 9, (UNKNOWN, 1, 5.0), (ord("7"), 2, 5.0)]
+    assert letters([span(*wide)]).endswith(";7")
+
+
 def test_accents_standing_alone_have_one_name() -> None:
     named = [[span((code, 1, 5.0))] for code in (0x2C6, 0x5E, 0x2DC, 0x7E)]
     assert [letters(page)[-1] for page in named] == ["^", "^", "~", "~"]
