@@ -198,7 +198,9 @@ LABELLED: dict[str, list[tuple[str, int, int]]] = {
     "labels that changed places": [("stack", 300, 200), ("heap", 100, 200), ("queue", 200, 400)],
     "a label that went below": [("stack", 100, 200), ("heap", 300, 430), ("queue", 200, 400)],
     "a label elsewhere on its line": [("stack", 100, 200), ("heap", 330, 200), ("queue", 200, 400)],
-    "letters that read otherwise": [("n", 107, 200), ("o", 100, 200), ("queue", 200, 400)],
+    "a label below": [("stack", 100, 200), ("heap", 130, 230), ("queue", 200, 400)],
+    "a label far below": [("stack", 100, 200), ("heap", 130, 330), ("queue", 200, 400)],
+    "letters that read otherwise": [("n", 100, 200), ("o", 93, 200), ("queue", 200, 400)],
     "letters that read as written": [("n", 100, 200), ("o", 107, 200), ("queue", 200, 400)],
 }
 
@@ -240,6 +242,10 @@ SAME_LOOKS = {
         "100 100 80 40 re f",
         "140 100 m 180 100 l 180 140 l 100 140 l 100 100 l h f",
     ),
+    "a triangle from another corner": (
+        "100 100 m 180 100 l 150 160 l h f",
+        "180 100 m 150 160 l 100 100 l h f",
+    ),
     "filled without being closed": (
         "100 100 m 180 100 l 150 160 l h f",
         "100 100 m 180 100 l 150 160 l f",
@@ -267,6 +273,10 @@ DIFFERENT_LOOKS = {
         "100 100 m 180 100 l 180 140 l 100 140 l h 120 110 m 160 110 l 160 130 l 120 130 l h f",
         "100 100 m 180 100 l 180 140 l 100 140 l h 120 110 m 120 130 l 160 130 l 160 110 l h f",
     ),
+    "a rectangular hole": (
+        "100 100 80 40 re 120 110 40 20 re f",
+        "100 100 80 40 re 120 130 m 160 130 l 160 110 l 120 110 l h f",
+    ),
     "a hole by the other rule": (
         "100 100 80 40 re 120 110 40 20 re f",
         "100 100 80 40 re 120 110 40 20 re f*",
@@ -280,9 +290,9 @@ DIFFERENT_LOOKS = {
         "100 100 m 180 100 l 150 160 l S",
         "100 100 m 180 100 l 150 160 l s",
     ),
-    "a line there and back, further": (
-        "100 100 m 180 100 l 140 100 l S",
-        "100 100 m 140 100 l 180 100 l S",
+    "a line that overhangs": (
+        "100 100 m 180 100 l 140 100 l 140 160 l S",
+        "100 100 m 140 100 l 140 160 l S",
     ),
     "a stroke under a fill": (
         "100 100 80 40 re B",
