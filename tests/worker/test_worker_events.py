@@ -12,6 +12,7 @@ import pytest
 
 from services.runtime.database import open_database
 from services.worker.domain import Failure, Lease, Progress, Stage, Status, Verdict
+from services.worker.follower import Follower
 from services.worker.generation import (
     GenerationView,
     NewEvent,
@@ -218,6 +219,32 @@ async def test_a_snapshot_prefers_the_newest_event_unless_the_cache_knows_more(
     update = snapshot(view, newest)
 
     assert (update.stage, update.attempt, update.sequence) == told
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [(2, 1, True), (99, 98, True), (141, 140, False), (150, 140, True), (1001, 999, False)],
+)
+async def test_far_back_in_the_queue_not_every_step_is_told(
+    before: int, now: int, told: bool
+) -> None:
+    view = GenerationView(
+        generation_id=uuid4(),
+        status=Status.GENERATING,
+        stage=Stage.QUEUED,
+        attempts=0,
+        queue_position=before,
+    )
+    follower = Follower(view, lambda update: update.queue_position)
+    seen = replace(snapshot(view, None), sequence=0)
+    updates = follower.updates(seen, heartbeat=timedelta(milliseconds=1))
+    assert await anext(updates) == before  # a heartbeat: it waits
+
+    follower.see(replace(view, queue_position=now))
+    first = await anext(updates)
+
+    # Otherwise the next thing to come is a heartbeat, which repeats what was told.
+    assert first == (now if told else before)
 
 
 async def test_a_missing_end_is_recorded_whatever_attempt_was_recorded_before(
