@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import structlog
 from prometheus_client import Counter
 
-from services.cache.domain import PAGE_EXPLANATION, Ask, Outcome, ResolvedPage
+from services.cache.domain import Ask, Outcome, ResolvedPage
 from services.runtime.errors import DependencyDown, GlossaError
 from services.runtime.periodic import periodic
 
@@ -71,7 +71,7 @@ class Samples:
             return
         now = time.perf_counter()
         key = SampleKey(
-            PAGE_EXPLANATION,
+            ask.kind,
             page.pdf_hash,
             page.page,
             ask.locale,

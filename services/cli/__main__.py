@@ -105,6 +105,24 @@ def explain(
 
 
 @app.command()
+def convert(
+    user: User,
+    file: Annotated[Path | None, typer.Argument(help="A PDF; it is uploaded first.")] = None,
+    file_id: Annotated[str, typer.Option(help="A file uploaded before.")] = "",
+    pdf_hash: Annotated[str, typer.Option("--hash", help="A document the user holds.")] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write it; else it is printed.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Turn a document into Markdown and show how it goes."""
+    from services.cli.ask import Question, run_convert
+
+    question = Question(user=user, file=file, file_id=file_id, pdf_hash=pdf_hash)
+    asyncio.run(run_convert(question, output=output, as_json=as_json))
+
+
+@app.command()
 def watch(generation_id: str, user: User, as_json: Json = False) -> None:
     """Follow a generation until it is ready or failed."""
     from services.cli.ask import run_watch
@@ -211,6 +229,81 @@ def fake_openai(
     )
     with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
         asyncio.run(run_fake_openai(port, manner))
+
+
+@app.command()
+def metrics(
+    day: Annotated[
+        str, typer.Option("--day", help="Like 2026-11-18, or today; yesterday unless told.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """One day in numbers: hits, latencies, failures; by hour, mode, language and document."""
+    from services.cli.worker import run_metrics
+
+    asyncio.run(run_metrics(day=day, as_json=as_json))
+
+
+letters = typer.Typer(no_args_is_help=True, help="What failed for good, and how to try it again.")
+app.add_typer(letters, name="dead-letters")
+
+Reason = Annotated[str, typer.Option(help="Why they failed, e.g. MODEL_UNAVAILABLE.")]
+Document = Annotated[str, typer.Option("--hash", help="Pages of this document.")]
+Model = Annotated[str, typer.Option(help="Made by this model.")]
+Since = Annotated[str, typer.Option(help="Failed within the last 30m, 12h, 7d.")]
+
+
+@letters.command("list")
+def list_letters(
+    reason: Reason = "",
+    pdf_hash: Document = "",
+    model: Model = "",
+    since: Since = "",
+    limit: Annotated[int, typer.Option(help="How many, newest first.")] = 50,
+    redriven: Annotated[
+        bool, typer.Option("--redriven", help="Also those that were started anew.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """What failed for good: why, after how many tries, at what cost."""
+    from services.cli.worker import Choice, run_list
+
+    choice = Choice(reason=reason, pdf_hash=pdf_hash, model=model, since=since)
+    asyncio.run(run_list(choice, limit=limit, redriven=redriven, as_json=as_json))
+
+
+@letters.command("show")
+def show_letter(generation_id: str, as_json: Json = False) -> None:
+    """One of them, with every attempt."""
+    from services.cli.worker import run_show
+
+    asyncio.run(run_show(generation_id, as_json=as_json))
+
+
+@letters.command()
+def redrive(
+    generation_ids: Annotated[list[str] | None, typer.Argument(help="These alone.")] = None,
+    reason: Reason = "",
+    pdf_hash: Document = "",
+    model: Model = "",
+    since: Since = "",
+    everything: Annotated[bool, typer.Option("--all", help="Everything that failed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be done.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start pages anew that failed, in the background and at nobody's expense."""
+    from services.cli.worker import Choice, run_redrive
+
+    choice = Choice(
+        generation_ids=generation_ids or (),
+        reason=reason,
+        pdf_hash=pdf_hash,
+        model=model,
+        since=since,
+    )
+    asyncio.run(run_redrive(choice, everything=everything, dry_run=dry_run, as_json=as_json))
 
 
 @app.command()

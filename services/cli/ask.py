@@ -1,11 +1,13 @@
-"""The commands that ask for explanations: upload, explain, watch."""
+"""The commands that ask for explanations and documents: upload, explain, convert, watch."""
 
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from glossa.cache.v1 import cache_pb2
 from glossa.worker.v1.worker_pb2 import WatchGenerationResponse
+from rich.console import Console
 
 from services.cli.client import SuiteClient, Target, chunks_of, connected
 from services.cli.errors import CommandFailed
@@ -52,6 +54,21 @@ def check_file(path: Path) -> None:
         pass
 
 
+def check_output(path: Path | None) -> None:
+    """Say so before anything is charged if there is no place for it."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        problem = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise CommandFailed(f"{path} {problem}", next_step="name another file with --output")
+
+
+def hand_over(markdown: str, output: Path | None, *, as_json: bool) -> None:
+    """Into its file, or for a pipe; whoever reads JSON has it there."""
+    if output is not None:
+        output.write_text(markdown, encoding="utf-8")
+    elif not as_json:
+        sys.stdout.write(markdown)
+
+
 def sent_name(path: Path) -> str:
     """The name of a file as text, which on a disk it need not be."""
     return path.name.encode("utf-8", "replace").decode()
@@ -88,10 +105,35 @@ async def run_explain(question: Question, *, as_json: bool) -> None:
         show_receipt(console, answer)
 
 
+async def run_convert(question: Question, *, output: Path | None, as_json: bool) -> None:
+    question.check()
+    check_output(output)
+    # What is shown beside the document does not end up in it.
+    console = make_console(stderr=output is None)
+    async with connected() as suite:
+        target = await _target(suite, question, as_json=as_json)
+        answer = await suite.convert(question.user, target)
+        if as_json:
+            print_json("convert", answer)
+        markdown = answer.markdown
+        if answer.status == cache_pb2.GENERATION_STATUS_GENERATING:
+            events = suite.watch(question.user, answer.generation_id)
+            markdown = (await follow(events, as_json=as_json, console=console)).markdown
+    if answer.status == cache_pb2.GENERATION_STATUS_FAILED:
+        raise failed(answer.error)
+    hand_over(markdown, output, as_json=as_json)
+    if not as_json:
+        show_receipt(console, answer)
+
+
 async def run_watch(*, generation_id: str, user: str, as_json: bool) -> None:
     async with connected() as suite:
         last = await follow(suite.watch(user, generation_id), as_json=as_json)
-    if not as_json:
+    if as_json:
+        return
+    if last.markdown:
+        sys.stdout.write(last.markdown)
+    else:
         show_stickers(make_console(), last.stickers)
 
 
@@ -105,7 +147,10 @@ async def run_request(*, request_id: str, user: str, as_json: bool) -> None:
 
 
 async def follow(
-    events: AsyncIterator[WatchGenerationResponse], *, as_json: bool
+    events: AsyncIterator[WatchGenerationResponse],
+    *,
+    as_json: bool,
+    console: Console | None = None,
 ) -> WatchGenerationResponse:
     """Show a generation until it ends well; return its last event."""
     last = WatchGenerationResponse()
@@ -113,7 +158,7 @@ async def follow(
         async for last in events:
             print_json("progress", last)
     else:
-        last = await ProgressView().follow(make_console(), events)
+        last = await ProgressView().follow(console or make_console(), events)
     if last.status == cache_pb2.GENERATION_STATUS_FAILED:
         raise failed(last.error)
     return last
@@ -122,7 +167,7 @@ async def follow(
 def failed(error: cache_pb2.GenerationError) -> RelayedError:
     message = error.message.rstrip(".")
     return RelayedError(
-        f"the page could not be explained: {message}; what was charged for it comes back",
+        f"it did not work out: {message}; what was charged for it comes back",
         code="FAILED_PRECONDITION",
         reason=error.reason,
     )

@@ -25,11 +25,13 @@ from services.local.state import State
 from services.runtime.channel import open_channel
 from services.runtime.errors import RelayedError
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 1 << 20
 CALL_SECONDS = 15.0
 UPLOAD_SECONDS = 600.0
 WATCH_SECONDS = 3600.0
-RESUMES = 5
+# How often in vain, and how long apart: together longer than a restart takes.
+RESUMES = 10
+RESUME_SECONDS = 0.5
 
 Target = dict[str, str]
 
@@ -88,6 +90,13 @@ class SuiteClient:
         with self._asking("cache"):
             return await self._cache.ExplainPage(request)
 
+    async def convert(self, user: str, target: Target) -> cache_pb2.ConvertDocumentResponse:
+        request = cache_pb2.ConvertDocumentRequest(user_id=user, request_id=str(uuid.uuid4()))
+        for field, value in target.items():
+            setattr(request, field, value)
+        with self._asking("cache"):
+            return await self._cache.ConvertDocument(request)
+
     async def generation(self, user: str, generation_id: str) -> cache_pb2.Generation:
         request = cache_pb2.GetGenerationRequest(user_id=user, generation_id=generation_id)
         with self._asking("cache"):
@@ -98,16 +107,21 @@ class SuiteClient:
     ) -> AsyncIterator[worker_pb2.WatchGenerationResponse]:
         """Every change until the end; a broken connection is resumed where it broke."""
         request = worker_pb2.WatchGenerationRequest(generation_id=generation_id, user_id=user)
-        for resumes_left in reversed(range(RESUMES)):
+        resumes_left = RESUMES
+        while True:
             try:
                 async for event in self._worker.WatchGeneration(request, timeout=WATCH_SECONDS):
+                    resumes_left = RESUMES
                     request.after_sequence, request.resume = event.sequence, True
                     if not event.heartbeat:
                         yield event
             except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE or not resumes_left:
+                broke = error.code() is grpc.StatusCode.UNAVAILABLE and request.resume
+                if not broke or not resumes_left:
                     with self._asking("worker"):
                         raise
+                resumes_left -= 1
+                await asyncio.sleep(RESUME_SECONDS)
             else:
                 return
 

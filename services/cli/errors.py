@@ -15,6 +15,7 @@ from services.runtime.errors import GlossaError
 from services.runtime.status import from_call
 
 NEXT_STEPS = {
+    "DEAD_LETTER_NOT_FOUND": "`glossa dead-letters list` shows those there are",
     "FILE_NOT_FOUND": "upload it first: `glossa upload FILE --user ID`",
     "FILE_TOO_LARGE": "split it and upload the parts",
     "GENERATION_NOT_FOUND": "ask for the page with `glossa explain`, which shows its generation",
@@ -31,6 +32,7 @@ NEXT_STEPS = {
 }
 # What people call the fields of a request here.
 OPTIONS = {
+    "day": "--day",
     "file_id": "--file-id",
     "generation_id": "the generation id",
     "locale": "--locale",

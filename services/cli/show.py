@@ -25,7 +25,7 @@ from services.cli.terminal import count, show_seconds
 
 STAGES = {
     cache_pb2.STAGE_QUEUED: "waiting for a worker",
-    cache_pb2.STAGE_READING: "reading the page",
+    cache_pb2.STAGE_READING: "reading",
     cache_pb2.STAGE_ANALYSING_IMAGES: "looking at the images",
     cache_pb2.STAGE_EXPLAINING: "explaining",
     cache_pb2.STAGE_RETRYING: "an attempt failed, waiting for the next",
@@ -40,7 +40,9 @@ COLOURS = {
     cache_pb2.STICKER_KIND_FIGURE: "blue",
     cache_pb2.STICKER_KIND_EXAMPLE: "bright_red",
 }
-COUNTED = frozenset({cache_pb2.STAGE_ANALYSING_IMAGES, cache_pb2.STAGE_EXPLAINING})
+COUNTED = frozenset(
+    {cache_pb2.STAGE_READING, cache_pb2.STAGE_ANALYSING_IMAGES, cache_pb2.STAGE_EXPLAINING}
+)
 ENDED = frozenset({cache_pb2.STAGE_READY, cache_pb2.STAGE_FAILED})
 
 
@@ -107,7 +109,9 @@ def show_stickers(console: Console, stickers: Collection[cache_pb2.Sticker]) -> 
         console.print(_panel(sticker))
 
 
-def show_receipt(console: Console, answer: cache_pb2.ExplainPageResponse) -> None:
+def show_receipt(
+    console: Console, answer: cache_pb2.ExplainPageResponse | cache_pb2.ConvertDocumentResponse
+) -> None:
     outcome = enum_word(quota_pb2.Outcome.Name(answer.outcome), "OUTCOME_")
     receipt = answer.receipt
     console.print(

@@ -5,9 +5,9 @@ from rich.console import Console
 WIDTH_LIMIT = 96
 
 
-def make_console() -> Console:
+def make_console(*, stderr: bool = False) -> Console:
     # Long lines are hard to read, however wide the window is.
-    return Console(highlight=False, width=min(Console().width, WIDTH_LIMIT))
+    return Console(highlight=False, width=min(Console().width, WIDTH_LIMIT), stderr=stderr)
 
 
 def show_seconds(seconds: float) -> str:

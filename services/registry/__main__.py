@@ -18,6 +18,7 @@ from services.registry.garbage_store import GarbageStore
 from services.registry.handler import RegistryHandler
 from services.registry.health import CheckHealth
 from services.registry.health_store import HealthStore
+from services.registry.memory import keep_freed_memory
 from services.registry.objects import Objects, open_objects
 from services.registry.page_store import PageStore
 from services.registry.pages import Pages
@@ -122,4 +123,5 @@ async def _start_duties(
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     run("registry", Config, compose)

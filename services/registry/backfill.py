@@ -1,22 +1,27 @@
 """Makes files known without a hash into files like all others: in batches, or on first use."""
 
-import asyncio
-import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from uuid import UUID
 
 from services.registry.backfill_store import BackfillStore, UnhashedFile
 from services.registry.domain import Owner
-from services.registry.errors import BY_REASON, FileNotFound, FileTooLarge, PdfError, pdf_error
-from services.registry.objects import NoSuchSource, Objects
+from services.registry.errors import (
+    FileNotFound,
+    FileTooLarge,
+    PdfError,
+    PdfReaderLost,
+    PdfStalled,
+    SourceMissing,
+    pdf_error,
+)
+from services.registry.objects import NoSuchSource, Objects, pieces
 from services.registry.upload import Upload
+from services.runtime.errors import GlossaError
 from services.runtime.single_flight import SingleFlight
 
 BATCH = 100
-PIECE_BYTES = 1 << 20
-SOURCE_MISSING = "SOURCE_MISSING"
 
 Result = TypeVar("Result")
 
@@ -42,7 +47,7 @@ class Backfill:
     store: BackfillStore
     objects: Objects
     upload: Upload
-    hashing: SingleFlight[UUID, str] = field(default_factory=SingleFlight)
+    hashing: SingleFlight[UUID, bool] = field(default_factory=SingleFlight)
 
     async def run(self, *, retry_failed: bool) -> AsyncGenerator[Progress]:
         """Hash everything there is to hash; tells how far it is after each batch."""
@@ -53,7 +58,7 @@ class Backfill:
             retry_failed=retry_failed, after=after, most=BATCH
         ):
             for file in batch:
-                progress = progress.after(await self._hash(file))
+                progress = progress.after(await self._outcome(file))
             after = batch[-1].file_id
             yield progress
 
@@ -69,34 +74,41 @@ class Backfill:
                 file = await self.store.find_unhashed(owner, target)
             if file is None:
                 raise
-        if file.hash_error in BY_REASON:
-            raise pdf_error(file.hash_error)
-        await self._hash(file)
+        if file.hash_error:  # only a backfill tries that again
+            raise self._remembered(file.hash_error)
+        try:
+            await self._hash(file)
+        except PdfStalled as stalled:  # nothing lasting: the same call may succeed a little later
+            raise PdfReaderLost from stalled
         return await work()
 
-    async def _hash(self, file: UnhashedFile) -> str:
+    async def _outcome(self, file: UnhashedFile) -> str:
+        try:
+            return "hashed" if await self._hash(file) else "skipped"
+        except (PdfError, FileTooLarge, SourceMissing):
+            return "failed"
+
+    async def _hash(self, file: UnhashedFile) -> bool:
+        """False when somebody else was quicker, or the file is gone."""
         return await self.hashing.run(file.file_id, lambda: self._try_to_hash(file))
 
-    async def _try_to_hash(self, file: UnhashedFile) -> str:
+    async def _try_to_hash(self, file: UnhashedFile) -> bool:
         try:
             async with self.objects.opened_source(file.source_key) as descriptor:
-                attached = await self.upload.take_in(
+                return await self.upload.take_in(
                     pieces(descriptor), lambda received: self.store.attach(file.file_id, received)
                 )
-        except (PdfError, FileTooLarge) as error:
-            if isinstance(error, PdfError) and not error.lasting:
-                return "failed"
-            await self.store.note_hash_error(file.file_id, error.reason)
-            return "failed"
         except NoSuchSource:
-            await self.store.note_hash_error(file.file_id, SOURCE_MISSING)
-            return "failed"
-        return "hashed" if attached else "skipped"
+            await self.store.note_hash_error(file.file_id, SourceMissing.reason)
+            raise SourceMissing from None
+        except (PdfError, FileTooLarge) as error:
+            if not isinstance(error, PdfStalled):
+                await self.store.note_hash_error(file.file_id, error.reason)
+            raise
 
-
-async def pieces(descriptor: int) -> AsyncIterator[bytes]:
-    """The bytes behind a descriptor, read away from the event loop."""
-    place = 0
-    while piece := await asyncio.to_thread(os.pread, descriptor, PIECE_BYTES, place):
-        yield piece
-        place += len(piece)
+    def _remembered(self, reason: str) -> GlossaError:
+        if reason == SourceMissing.reason:
+            return SourceMissing()
+        if reason == FileTooLarge.reason:
+            return FileTooLarge(limit_bytes=self.upload.max_upload_bytes)
+        return pdf_error(reason)

@@ -8,8 +8,10 @@ import json
 import socket
 import ssl
 import time
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from urllib.parse import SplitResult, urlsplit
 
 import structlog
@@ -80,6 +82,10 @@ class Callbacks:
 
     store: CallbackStore
     rules: CallbackRules
+    # A name server that does not answer holds its thread long after we have stopped waiting.
+    resolvers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(AT_ONCE, thread_name_prefix="callback-names")
+    )
 
     async def run_once(self) -> None:
         """Deliver until nothing is due."""
@@ -154,8 +160,8 @@ class Callbacks:
     async def _address(self, host: str, port: int) -> str:
         """What a name means now. Exactly this address is called: it cannot mean another later."""
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(
-                host, port, type=socket.SOCK_STREAM
+            found = await asyncio.get_running_loop().run_in_executor(
+                self.resolvers, partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
             )
         except (OSError, UnicodeError) as error:
             raise CallbackFailed("has no address") from error

@@ -43,6 +43,17 @@ class FileIdReused(AlreadyExists):
         )
 
 
+class SourceMissing(NotFound):
+    """A file known without a hash whose bytes are not where they were said to be."""
+
+    reason = "SOURCE_MISSING"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the file's bytes are not in the object store; put them there and backfill again"
+        )
+
+
 class ReferenceIdReused(AlreadyExists):
     """The reference refers to another document already."""
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from services.registry.backfill import Backfill, pieces
+from services.registry.backfill import Backfill
 from services.registry.domain import Document, File, Holding, Owner
 from services.registry.errors import FileNotFound
-from services.registry.objects import Objects
+from services.registry.objects import Objects, pieces
 from services.registry.store import RegistryStore
 from services.runtime.errors import InvalidInput
 

@@ -18,9 +18,10 @@ from services.registry.pages import Pages
 from services.registry.reference_store import ReferenceStore
 from services.registry.revocations import Revocations
 from services.registry.upload import Upload
+from services.registry.upload_part import UploadPart, chunk_of, header_of, read_upload_part
 from services.runtime.auth import allow
 from services.runtime.errors import InvalidInput
-from services.runtime.interceptors import Context
+from services.runtime.interceptors import Context, deserialized_by
 from services.runtime.validation import parse_pdf_hash, parse_uuid, require
 
 MAX_CHUNK_BYTES = 1 << 20
@@ -42,15 +43,15 @@ class RegistryHandler(RegistryServiceServicer):
     idle_seconds: float
 
     @allow("gateway", "cache", "admin", "user")
+    @deserialized_by(read_upload_part)
     async def UploadDocument(
-        self, request_iterator: AsyncIterator[pb.UploadDocumentRequest], context: Context
+        self, request_iterator: AsyncIterator[UploadPart], context: Context
     ) -> pb.UploadDocumentResponse:
         parts = self._patiently(request_iterator)
-        first = await anext(parts, pb.UploadDocumentRequest())
-        require(first.WhichOneof("part") == "header", "header", "must be the first message")
-        header = wire.parse_header(first.header, self.callback_rules.check)
+        first = header_of(await anext(parts, None))
+        header = wire.parse_header(first, self.callback_rules.check)
         registered = await self.upload.run(header, _chunks(parts))
-        if first.header.replace:
+        if header.replace:
             await self.revocations.settle()
         return pb.UploadDocumentResponse(
             file=wire.render_file(registered.holding.file),
@@ -220,9 +221,7 @@ class RegistryHandler(RegistryServiceServicer):
             async for pdf_hashes in news:
                 yield pb.WatchRevocationsResponse(pdf_hashes=pdf_hashes)
 
-    async def _patiently(
-        self, messages: AsyncIterator[pb.UploadDocumentRequest]
-    ) -> AsyncIterator[pb.UploadDocumentRequest]:
+    async def _patiently(self, messages: AsyncIterator[UploadPart]) -> AsyncIterator[UploadPart]:
         """The caller's messages while they keep coming: nobody holds a place by silence."""
         while True:
             try:
@@ -237,9 +236,8 @@ class RegistryHandler(RegistryServiceServicer):
             yield message
 
 
-async def _chunks(parts: AsyncIterator[pb.UploadDocumentRequest]) -> AsyncIterator[bytes]:
+async def _chunks(parts: AsyncIterator[UploadPart]) -> AsyncIterator[bytes | memoryview]:
     async for part in parts:
-        require(part.WhichOneof("part") == "chunk", "chunk", "must be set after the header")
-        chunk = part.chunk  # once: every look at it makes a copy
+        chunk = chunk_of(part)
         require(len(chunk) <= MAX_CHUNK_BYTES, "chunk", "must be at most 1 MiB")
         yield chunk

@@ -33,6 +33,10 @@ collected_documents = Counter(
 processed_documents = Counter(
     "glossa_registry_processed_documents_total", "Documents whose pages have been looked at."
 )
+put_off_documents = Counter(
+    "glossa_registry_put_off_documents_total",
+    "Times that looking at a document was put off because the object store was away.",
+)
 callbacks = Counter(
     "glossa_registry_callbacks_total",
     "Attempts to tell that a file has been processed: delivered, retried or given up.",

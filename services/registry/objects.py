@@ -27,6 +27,7 @@ log = structlog.get_logger()
 BUCKET_SCHEMES = frozenset({"s3", "gs", "memory"})
 DOCUMENT_KEY = re.compile(r"[0-9a-f]{2}/([0-9a-f]{64})\.pdf")
 UNFINISHED_SECONDS = 3600.0
+PIECE_BYTES = 1 << 20
 
 
 class NoSuchSource(Exception):
@@ -87,7 +88,7 @@ class FolderObjects:
     @asynccontextmanager
     async def opened_source(self, source_key: str) -> AsyncIterator[int]:
         path = (self._folder / source_key).resolve()
-        if not path.is_relative_to(self._folder.resolve()):
+        if not path.is_relative_to(self._folder.resolve()) or path.is_dir():
             raise NoSuchSource
         with _missing_source(), _descriptor(path) as descriptor:
             yield descriptor
@@ -172,11 +173,6 @@ class BucketObjects:
             _, oldest = self._local.popitem(last=False)
             oldest.unlink(missing_ok=True)
 
-    def forget(self) -> None:
-        """Remove every local copy."""
-        while self._local:
-            self._local.popitem()[1].unlink(missing_ok=True)
-
 
 @asynccontextmanager
 async def open_objects(url: str, *, spool_dir: Path) -> AsyncIterator[Objects]:
@@ -188,13 +184,23 @@ async def open_objects(url: str, *, spool_dir: Path) -> AsyncIterator[Objects]:
     if parts.scheme not in BUCKET_SCHEMES:
         raise CannotStart("GLOSSA_STORE_URL must be a folder, file://, s3:// or gs://")
     try:
-        bucket = BucketObjects(from_url(url), copies=spool_dir)
+        store = from_url(url)
     except (BaseError, ValueError):
         raise CannotStart("GLOSSA_STORE_URL names no bucket that can be used") from None
-    try:
-        yield bucket
-    finally:
-        bucket.forget()
+    with folder.own_folder(spool_dir, "copies-") as copies:
+        yield BucketObjects(store, copies=copies)
+
+
+async def pieces(descriptor: int) -> AsyncIterator[bytes]:
+    """The bytes behind a descriptor, read away from the event loop."""
+    place = 0
+    while True:
+        with _store_trouble():
+            piece = await asyncio.to_thread(os.pread, descriptor, PIECE_BYTES, place)
+        if not piece:
+            return
+        yield piece
+        place += len(piece)
 
 
 def key(pdf_hash: str) -> str:

@@ -18,7 +18,8 @@ from services.registry.domain import (
 from services.registry.errors import DocumentNotFound, PageOutOfRange, PdfError, pdf_error
 from services.registry.objects import Objects
 from services.registry.page_store import PageStore
-from services.registry.sandbox import PdfSandbox, Seen
+from services.registry.pdf_answers import Seen
+from services.registry.sandbox import PdfSandbox
 from services.runtime.single_flight import SharedWork
 
 # What the database's integers hold.

@@ -9,11 +9,11 @@ import structlog
 
 from services.registry import metrics
 from services.registry.domain import KnownPages
-from services.registry.errors import PdfError
+from services.registry.errors import PdfError, PdfReaderLost
 from services.registry.pages import Pages
+from services.registry.pdf_answers import Seen
 from services.registry.process_store import Claimed, ProcessStore
-from services.registry.sandbox import Seen
-from services.runtime.errors import GlossaError
+from services.runtime.errors import DependencyDown
 
 log = structlog.get_logger()
 
@@ -24,6 +24,8 @@ BUDGET_SECONDS = 120.0
 # Pages that cost a child its life; whoever wants more of such a document asks page by page.
 MOST_BROKEN = 3
 MOST_ATTEMPTS = 3
+# How long a document waits for a store that is away; that is not its fault and costs no attempt.
+PUT_OFF = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +42,15 @@ class Processing:
         while claimed := await self.store.claim_document(lasting=CLAIM):
             try:
                 whole = await self._look_at_all(claimed)
-            except GlossaError as error:
-                # The store or the reader is away: the claim runs out and somebody tries again.
+            except PdfReaderLost as error:
+                # It may be this document that the reader dies of: the attempt counts.
                 log.warning("document_not_processed", reason=error.reason)
                 whole = False
+            except DependencyDown as error:
+                log.warning("document_not_processed", reason=error.reason)
+                metrics.put_off_documents.inc()
+                await self.store.put_off(claimed, lasting=PUT_OFF)
+                return  # whatever is away is away for the others too
             if whole or claimed.processing_attempts >= MOST_ATTEMPTS:
                 await self.store.end_processing(claimed.pdf_hash)
                 metrics.processed_documents.inc()

@@ -40,6 +40,17 @@ ORDER BY number
 LIMIT $2
 """
 
+# Fenced by the attempt: a claim that ran out cannot undo what the next one did.
+PUT_OFF_DOCUMENT = """
+UPDATE registry.canonical_documents AS document
+SET
+    processing_until = now() + $3::interval,
+    processing_attempts = document.processing_attempts - 1
+WHERE
+    document.pdf_hash = $1 AND document.processing_attempts = $2
+    AND document.processed_at IS NULL
+"""
+
 END_PROCESSING = """
 UPDATE registry.canonical_documents AS document
 SET processed_at = now(), processing_until = NULL
@@ -73,6 +84,13 @@ class ProcessStore:
         async with self._database.connection() as connection:
             rows = await connection.fetch(LIST_UNKNOWN_PAGES, pdf_hash, most)
         return [row["number"] for row in rows]
+
+    async def put_off(self, claimed: Claimed, *, lasting: timedelta) -> None:
+        """Give a document back as if it had not been tried, for later."""
+        async with self._database.connection() as connection:
+            await connection.execute(
+                PUT_OFF_DOCUMENT, claimed.pdf_hash, claimed.processing_attempts, lasting
+            )
 
     async def end_processing(self, pdf_hash: str) -> None:
         """Everything has been looked at that ever will be without being asked for."""

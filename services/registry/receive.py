@@ -2,19 +2,24 @@
 
 import asyncio
 import hashlib
+import mmap
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import IO
 
 import structlog
 
 from services.registry import metrics
 from services.registry.errors import FileTooLarge
+from services.registry.folder import write_out
 from services.runtime.errors import DependencyDown
 
 log = structlog.get_logger()
 
-# Worth a trip to another thread.
-BATCH_BYTES = 2 << 20
+# Worth a trip to other threads, and two of them are little enough to have for each upload.
+PIECE_BYTES = 2 << 20
+
+Chunk = bytes | memoryview
 
 
 class SpoolUnavailable(DependencyDown):
@@ -25,72 +30,86 @@ class SpoolUnavailable(DependencyDown):
 
 
 class Background:
-    """One piece of work at a time in another thread, while its owner does something else."""
+    """Work in other threads, one round of it at a time, while its owner does something else."""
 
     def __init__(self) -> None:
-        self._work: asyncio.Future[None] | None = None
+        self._round: asyncio.Future[list[BaseException | None]] | None = None
 
-    async def start(self, work: Callable[..., None], *arguments: object) -> None:
-        """Begin the next piece as soon as the last one has ended."""
+    async def start(self, *works: Callable[[], None]) -> None:
+        """Begin the next round, all of it at once, as soon as the last one has ended."""
         await self.finish()
-        self._work = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+        threads = (asyncio.to_thread(work) for work in works)
+        self._round = asyncio.gather(*threads, return_exceptions=True)
 
     async def finish(self) -> None:
-        """Wait for the last piece; even who is cancelled does not leave it alone with the file."""
-        if self._work is None:
+        """Wait for the last round; even who is cancelled does not leave it alone with the file."""
+        if self._round is None:
             return
-        work, self._work = self._work, None
+        working, self._round = self._round, None
         try:
-            await asyncio.shield(work)
+            outcomes = await asyncio.shield(working)
         except asyncio.CancelledError:
-            await asyncio.wait([work])
+            await asyncio.wait([working])
             raise
-        except OSError as error:
+        for error in filter(None, outcomes):
+            if not isinstance(error, OSError):
+                raise error
             log.warning("spool_trouble", error=type(error).__name__)
             raise SpoolUnavailable from error
 
 
+class Piece:
+    """A stretch of memory that begins where disks like it, filled again and again."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(mmap.mmap(-1, PIECE_BYTES))
+        self._filled = 0
+
+    @property
+    def content(self) -> memoryview:
+        return self._memory[: self._filled]
+
+    def take(self, chunk: Chunk) -> memoryview:
+        """Copy what there is room for; answers with what is left over."""
+        fits = memoryview(chunk)[: PIECE_BYTES - self._filled]
+        self._memory[self._filled : self._filled + len(fits)] = fits
+        self._filled += len(fits)
+        return memoryview(chunk)[len(fits) :]
+
+    def empty(self) -> None:
+        self._filled = 0
+
+
 async def receive(
-    chunks: AsyncIterator[bytes], spool: IO[bytes], *, limit_bytes: int
+    chunks: AsyncIterator[Chunk], spool: IO[bytes], *, limit_bytes: int
 ) -> tuple[str, int]:
     """Hash and length of everything that comes, once it is all in the spool file."""
     digest, size_bytes = hashlib.sha256(), 0
-    writing = Background()
+    keeping = Background()
+    filling, kept = Piece(), Piece()
     try:
-        async for batch in batches(chunks, limit_bytes):
-            length = sum(map(len, batch))
-            await writing.start(keep, batch, digest, spool)
-            size_bytes += length
-            metrics.uploaded_bytes.inc(length)
+        async for chunk in chunks:
+            size_bytes += len(chunk)
+            if size_bytes > limit_bytes:
+                raise FileTooLarge(limit_bytes=limit_bytes)
+            while chunk := filling.take(chunk):
+                await keep(filling, digest, spool, keeping)
+                # The round before has ended, so the other piece is free.
+                filling, kept = kept, filling
+                filling.empty()
+        await keep(filling, digest, spool, keeping)
     finally:
         # Whatever happened, nobody writes to a file that is about to be closed.
-        await writing.finish()
+        await keeping.finish()
     return digest.hexdigest(), size_bytes
 
 
-async def batches(chunks: AsyncIterator[bytes], limit_bytes: int) -> AsyncIterator[list[bytes]]:
-    """Chunks gathered into pieces worth a trip to another thread, up to the limit."""
-    waiting: list[bytes] = []
-    waiting_bytes = seen_bytes = 0
-    async for chunk in chunks:
-        seen_bytes += len(chunk)
-        if seen_bytes > limit_bytes:
-            raise FileTooLarge(limit_bytes=limit_bytes)
-        if not chunk:
-            continue
-        waiting.append(chunk)
-        waiting_bytes += len(chunk)
-        if waiting_bytes >= BATCH_BYTES:
-            yield waiting
-            waiting, waiting_bytes = [], 0
-    if waiting:
-        yield waiting
-
-
-def keep(batch: list[bytes], digest: "hashlib._Hash", spool: IO[bytes]) -> None:
-    """Hash and write; away from the event loop, for a disk may be slow."""
-    for chunk in batch:
-        digest.update(chunk)
-        unwritten = memoryview(chunk)
-        while unwritten:
-            unwritten = unwritten[spool.write(unwritten) :]
+async def keep(
+    piece: Piece, digest: "hashlib._Hash", spool: IO[bytes], keeping: Background
+) -> None:
+    """Hash and write at the same time, away from the event loop; both let other threads run."""
+    content = piece.content
+    metrics.uploaded_bytes.inc(len(content))
+    await keeping.start(
+        partial(digest.update, content), partial(write_out, spool.fileno(), content)
+    )

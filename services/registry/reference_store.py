@@ -58,13 +58,7 @@ class ReferenceStore:
             # The owner may have let it go while we waited.
             if await _held(connection, owner, target) != pdf_hash:
                 raise FileNotFound
-            if await connection.fetchval(ADD_REFERENCE, ref_type, ref_id, pdf_hash):
-                await connection.execute(COUNT_REFERENCES, [pdf_hash], [1])
-                return pdf_hash, True
-            [known] = await connection.fetch(FIND_REFERENCES, ref_type, [ref_id])
-            if known["pdf_hash"] != pdf_hash:
-                raise ReferenceIdReused
-            return pdf_hash, False
+            return pdf_hash, await _add(connection, ref_type, ref_id, pdf_hash)
 
     async def remove_references(self, ref_type: str, ref_ids: Sequence[UUID]) -> list[UUID]:
         """Remove references; answers with those that were there."""
@@ -75,6 +69,17 @@ class ReferenceStore:
             rows = await connection.fetch(REMOVE_REFERENCES, ref_type, ref_ids, hashes)
             await count_removed(connection, [row["pdf_hash"] for row in rows])
         return [row["ref_id"] for row in rows]
+
+
+async def _add(connection: Connection, ref_type: str, ref_id: UUID, pdf_hash: str) -> bool:
+    """Whether the reference is new. One in the way may be removed before we have looked at it."""
+    while not await connection.fetchval(ADD_REFERENCE, ref_type, ref_id, pdf_hash):
+        for known in await connection.fetch(FIND_REFERENCES, ref_type, [ref_id]):
+            if known["pdf_hash"] != pdf_hash:
+                raise ReferenceIdReused
+            return False
+    await connection.execute(COUNT_REFERENCES, [pdf_hash], [1])
+    return True
 
 
 async def _held(connection: Connection, owner: Owner, target: UUID | str) -> str:

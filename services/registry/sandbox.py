@@ -1,22 +1,20 @@
 """A pool of confined processes that open PDFs; a bad PDF costs one of them, not the service."""
 
 import asyncio
-import base64
 import contextlib
 import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import structlog
-
 from services.registry import metrics
-from services.registry.domain import PageContent, PageImage, PageMetadata, PageText
+from services.registry.domain import PageContent
 from services.registry.errors import (
     PdfError,
     PdfReaderLost,
@@ -26,11 +24,18 @@ from services.registry.errors import (
     PdfUnreadable,
     pdf_error,
 )
+from services.registry.pdf_answers import (
+    Seen,
+    only_sense,
+    page_content,
+    page_seen,
+    result_of,
+    some,
+    understood,
+)
 
-log = structlog.get_logger()
-
-Seen = PageMetadata | PdfError
-
+# All of them have one clock; few enough that each has the time it needs.
+PAGES_PER_TASK = 16
 
 CRASH: tuple[str, type[PdfError | PdfReaderLost]] = ("crash", PdfUnreadable)
 DEATHS: dict[int, tuple[str, type[PdfError | PdfReaderLost]]] = {
@@ -41,7 +46,7 @@ DEATHS: dict[int, tuple[str, type[PdfError | PdfReaderLost]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxLimits:
-    """What one child may use. The wall clock is generous: computing time is what counts."""
+    """What one task may use. The wall clock is generous: computing time is what counts."""
 
     children: int = 2
     memory_bytes: int = 1 << 30
@@ -95,7 +100,7 @@ class Child:
 
     async def _get_ready(self) -> None:
         try:
-            await self._answer()
+            await self._answer([])
         except BaseException as error:
             self.kill()
             await self.gone()
@@ -104,39 +109,52 @@ class Child:
             raise
 
     async def perform(
-        self, task: dict[str, Any], descriptor: int, parts: list[dict[str, Any]]
+        self, task: dict[str, Any], descriptor: int, parts: list[Seen]
     ) -> dict[str, Any]:
-        """Hand the file over, gather the parts as they come, and wait for the last answer."""
+        """Hand the file over, gather the parts as they come, and wait for the last answer.
+
+        The PDF may have taken the child over: what it tells is bounded as a whole, in number,
+        length and time, and believed only as far as it makes sense.
+        """
         try:
             with read_only(descriptor) as handed:
                 socket.send_fds(self._tasks, [json.dumps(task).encode()], [handed])
         except OSError as error:  # it died while it was idle
             raise PdfReaderLost from error
-        while "part" in (answer := await self._answer()):
-            parts.append(answer["part"])
+        answer = await self._answer(parts, most_parts=len(task.get("pages", ())))
         self.tasks_done += 1
         return answer
 
-    async def _answer(self) -> dict[str, Any]:
+    async def _answer(self, parts: list[Seen], *, most_parts: int = 0) -> dict[str, Any]:
+        """The last answer to a task; the parts before it are gathered as they come."""
+        left_bytes = self._limits.answer_bytes
         try:
             async with asyncio.timeout(self._limits.wall_seconds):
-                return await self._read_frame()
+                while True:
+                    frame = await self._read_frame(left_bytes)
+                    left_bytes -= len(frame)
+                    with only_sense():
+                        answer = dict(json.loads(frame))
+                        if "part" not in answer:
+                            return answer
+                        if len(parts) == most_parts:
+                            raise ValueError("more parts than pages")
+                        parts.append(page_seen(answer["part"]))
         except TimeoutError:
             metrics.pdf_children_killed.labels("wall_clock").inc()
             raise PdfStalled from None
 
-    async def _read_frame(self) -> dict[str, Any]:
+    async def _read_frame(self, most_bytes: int) -> bytes:
         answers = self._process.stdout
         assert answers is not None
         try:
             length = int.from_bytes(await answers.readexactly(4), "big")
-            if length > self._limits.answer_bytes:
+            if length > most_bytes:
                 metrics.pdf_children_killed.labels("answer_too_long").inc()
                 raise PdfTooComplex
-            answer: dict[str, Any] = json.loads(await answers.readexactly(length))
+            return await answers.readexactly(length)
         except asyncio.IncompleteReadError:
             raise death(await self._process.wait()) from None
-        return answer
 
     def kill(self) -> None:
         """End the whole process group, now."""
@@ -165,23 +183,33 @@ class PdfSandbox:
 
     async def inspect(self, descriptor: int) -> int:
         """Refuse what is not a readable PDF; answer with its number of pages."""
-        answer = await self._run({"act": "inspect"}, descriptor)
-        return int(result_of(answer)["total_pages"])
+
+        def count(result: dict[str, Any]) -> int:
+            total_pages = result["total_pages"]
+            if type(total_pages) is not int or not 1 <= total_pages <= self._limits.pages:
+                raise ValueError("no number of pages")
+            return total_pages
+
+        answer = await self._run({"act": "inspect"}, descriptor, count)
+        return int(result_of(answer))
 
     async def describe(self, descriptor: int, pages: Sequence[int]) -> dict[int, Seen]:
-        """What is on some pages, in one task; a page that kills its child is blamed alone."""
+        """What is on some pages, a few in one task; one that kills its child is blamed alone."""
         seen: dict[int, Seen] = {}
         while left := list(pages)[len(seen) :]:
-            parts: list[dict[str, Any]] = []
+            asked = left[:PAGES_PER_TASK]
+            parts: list[Seen] = []
+            task = {"act": "describe", "pages": asked}
             try:
-                answer = await self._run({"act": "describe", "pages": left}, descriptor, parts)
+                answer = await self._run(task, descriptor, partial(some, parts), parts)
             except PdfError as error:
-                seen |= zip(left, map(page_seen, parts), strict=False)
-                seen[left[len(parts)]] = error
+                seen |= zip(asked, parts, strict=False)
+                # Whoever tells of more pages than were asked for is not believed about the last.
+                seen[asked[min(len(parts), len(asked) - 1)]] = error
                 continue
             if "refused" in answer:  # the file as a whole: no page is any better
                 return seen | dict.fromkeys(left, pdf_error(answer["refused"]))
-            seen |= zip(left, map(page_seen, parts), strict=False)
+            seen |= zip(asked, parts, strict=False)
         return seen
 
     async def read(
@@ -201,7 +229,9 @@ class PdfSandbox:
             "include_images": include_images,
             "include_render": include_render,
         }
-        return page_content(page, result_of(await self._run(task, descriptor)))
+        answer = await self._run(task, descriptor, lambda result: page_content(page, result))
+        content: PageContent = result_of(answer)
+        return content
 
     async def warm(self) -> None:
         """Start the first child ahead of the first task."""
@@ -216,13 +246,17 @@ class PdfSandbox:
         await asyncio.gather(*self._going)
 
     async def _run(
-        self, task: dict[str, Any], descriptor: int, parts: list[dict[str, Any]] | None = None
+        self,
+        task: dict[str, Any],
+        descriptor: int,
+        understand: Callable[[Any], object],
+        parts: list[Seen] | None = None,
     ) -> dict[str, Any]:
         act = task["act"]
         parts = [] if parts is None else parts
         try:
             with metrics.pdf_task_seconds.labels(act).time():
-                answer = await self._answer(task, descriptor, parts)
+                answer = await self._answer(task, descriptor, understand, parts)
         except (PdfError, PdfReaderLost) as error:
             metrics.pdf_tasks.labels(act, error.reason).inc()
             raise
@@ -230,21 +264,32 @@ class PdfSandbox:
         return answer
 
     async def _answer(
-        self, task: dict[str, Any], descriptor: int, parts: list[dict[str, Any]]
+        self,
+        task: dict[str, Any],
+        descriptor: int,
+        understand: Callable[[Any], object],
+        parts: list[Seen],
     ) -> dict[str, Any]:
         try:
-            return await self._attempt(task, descriptor, parts)
+            return await self._attempt(task, descriptor, understand, parts)
         except PdfReaderLost:  # ended from outside, perhaps while idle: not the fault of this PDF
             parts.clear()
-            return await self._attempt(task, descriptor, parts)
+            return await self._attempt(task, descriptor, understand, parts)
 
     async def _attempt(
-        self, task: dict[str, Any], descriptor: int, parts: list[dict[str, Any]]
+        self,
+        task: dict[str, Any],
+        descriptor: int,
+        understand: Callable[[Any], object],
+        parts: list[Seen],
     ) -> dict[str, Any]:
         async with self._free:
             child = self._idle.pop() if self._idle else await Child.start(self._limits)
             try:
                 answer = await child.perform(task, descriptor, parts)
+                # While the child can still be given up: one that talks nonsense meets no other PDF.
+                with only_sense():
+                    answer = understood(answer, understand)
             except BaseException:
                 self._retire(child)
                 raise
@@ -291,24 +336,10 @@ def read_only(descriptor: int) -> Iterator[int]:
         os.close(anew)
 
 
-def spent(answer: dict[str, Any], parts: Sequence[dict[str, Any]]) -> bool:
+def spent(answer: dict[str, Any], parts: Sequence[Seen]) -> bool:
     """A child that ran out of memory once is not trusted with another file."""
-    return any(told.get("refused") == PdfTooComplex.reason for told in (answer, *parts[-1:]))
-
-
-def result_of(answer: dict[str, Any]) -> Any:
-    """What was asked for, or why the PDF is refused."""
-    if "refused" in answer:
-        log.info("pdf_refused", reason=answer["refused"], detail=answer.get("detail"))
-        raise pdf_error(answer["refused"])
-    return answer["result"]
-
-
-def page_seen(part: dict[str, Any]) -> Seen:
-    """One page as the child saw it."""
-    if "refused" in part:
-        return pdf_error(part["refused"])
-    return PageMetadata(**part["result"])
+    last = isinstance(parts[-1], PdfTooComplex) if parts else False
+    return last or answer.get("refused") == PdfTooComplex.reason
 
 
 def death(status: int) -> PdfError | PdfReaderLost:
@@ -316,17 +347,3 @@ def death(status: int) -> PdfError | PdfReaderLost:
     by, error = DEATHS.get(status, ("exit", PdfTooComplex) if status > 0 else CRASH)
     metrics.pdf_children_killed.labels(by).inc()
     return error()
-
-
-def page_content(page: int, result: dict[str, Any]) -> PageContent:
-    """The child's answer as values."""
-    render = result["render"]
-    return PageContent(
-        text=PageText(page=page, text=result["text"]),
-        neighbours=tuple(PageText(page=n, text=text) for n, text in result["neighbours"]),
-        images=tuple(
-            PageImage(**{**image, "content": base64.b64decode(image["content"])})
-            for image in result["images"]
-        ),
-        render_png=None if render is None else base64.b64decode(render),
-    )

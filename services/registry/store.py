@@ -4,7 +4,8 @@ Whoever adds or removes a reference locks the rows of all documents concerned fi
 of their hashes: count and rows never part, and nobody waits in a circle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from uuid import UUID, uuid4
 
@@ -148,6 +149,9 @@ WHERE reference.ref_type = 'file' AND reference.ref_id = any($1::uuid[])
 """
 
 
+Attempt = Callable[[Connection, UploadHeader, ReceivedPdf], Awaitable[Registered]]
+
+
 class RegistryStore:
     """Files, and the documents they refer to."""
 
@@ -162,23 +166,21 @@ class RegistryStore:
 
     async def register(self, header: UploadHeader, received: ReceivedPdf) -> Registered:
         """Make the owner hold the document, once; DocumentGone when its bytes may be gone."""
-        async with self._database.transaction() as connection:
-            registered = await _register(connection, header, received)
-            if header.callback_url:
-                file_id = registered.holding.file.file_id
-                await connection.execute(ADD_CALLBACK, uuid4(), file_id, header.callback_url)
-                registered = Registered(
-                    holding=await _get(connection, file_id), note=registered.note
-                )
-            return registered
+        return await self._until_done(_register, header, received)
 
     async def replace(self, header: UploadHeader, received: ReceivedPdf) -> Registered:
         """Give an owner's file other bytes, and its reference another document."""
         assert header.file_id is not None
+        return await self._until_done(_replace, header, received)
+
+    async def _until_done(
+        self, attempt: Attempt, header: UploadHeader, received: ReceivedPdf
+    ) -> Registered:
+        """What was found may be gone before it is held: then look again, from the beginning."""
         while True:
-            async with self._database.transaction() as connection:
-                if registered := await _replace(connection, header, received):
-                    return registered
+            with suppress(_FileGone):
+                async with self._database.transaction() as connection:
+                    return await attempt(connection, header, received)
 
     async def get_file(self, owner: Owner, file_id: UUID) -> Holding:
         """An owner's file with its document."""
@@ -217,7 +219,29 @@ class RegistryStore:
                 return deleted
 
 
+class _FileGone(Exception):
+    """The file was deleted or changed while we waited. Never leaves this module."""
+
+
 async def _register(
+    connection: Connection, header: UploadHeader, received: ReceivedPdf
+) -> Registered:
+    registered = await _find_or_add(connection, header, received)
+    if header.callback_url is None:
+        return registered
+    file_id = registered.holding.file.file_id
+    await _add_callback(connection, file_id, header.callback_url)
+    return Registered(holding=await _get(connection, file_id), note=registered.note)
+
+
+async def _add_callback(connection: Connection, file_id: UUID, url: str) -> None:
+    try:
+        await connection.execute(ADD_CALLBACK, uuid4(), file_id, url)
+    except asyncpg.ForeignKeyViolationError:
+        raise _FileGone from None
+
+
+async def _find_or_add(
     connection: Connection, header: UploadHeader, received: ReceivedPdf
 ) -> Registered:
     if held := await _find_same(connection, header, received):
@@ -274,8 +298,7 @@ async def _add_file(connection: Connection, header: UploadHeader, received: Rece
 
 async def _replace(
     connection: Connection, header: UploadHeader, received: ReceivedPdf
-) -> Registered | None:
-    """None when the file changed while we waited for the locks: look again."""
+) -> Registered:
     row = await connection.fetchrow(FIND_FILE, header.file_id)
     if row is None or owner_of(row) != header.owner:
         raise FileNotFound
@@ -284,16 +307,16 @@ async def _replace(
         await _lock(connection, [new] if old is None else sorted((old, new)))
         values = (header.file_id, old, new, received.size_bytes, header.filename)
         if await connection.fetchval(REPLACE_FILE, *values) is None:
-            return None
+            raise _FileGone
         await connection.execute(SET_FILE_REFERENCE, header.file_id, new)
+    assert header.file_id is not None
     if header.callback_url:
-        await connection.execute(ADD_CALLBACK, uuid4(), header.file_id, header.callback_url)
+        await _add_callback(connection, header.file_id, header.callback_url)
     if old != new:
         changes = {new: 1} if old is None else {old: -1, new: 1}
         await connection.execute(COUNT_REFERENCES, list(changes), list(changes.values()))
         if old is not None:
             await add_revocations(connection, [old])
-    assert header.file_id is not None
     return Registered(holding=await _get(connection, header.file_id), note=Note.REPLACED)
 
 
@@ -324,7 +347,8 @@ async def count_removed(connection: Connection, pdf_hashes: Sequence[str]) -> No
 
 async def _get(connection: Connection, file_id: UUID) -> Holding:
     row = await connection.fetchrow(FIND_FILE, file_id)
-    assert row is not None
+    if row is None:
+        raise _FileGone
     return _holding(row)
 
 

@@ -11,7 +11,7 @@ from services.registry.domain import ReceivedPdf, Registered, UploadHeader
 from services.registry.errors import DocumentGone, HashMismatch
 from services.registry.folder import spool_file
 from services.registry.objects import Objects
-from services.registry.receive import receive
+from services.registry.receive import Chunk, receive
 from services.registry.sandbox import PdfSandbox
 from services.registry.store import RegistryStore
 
@@ -31,7 +31,7 @@ class Upload:
     processed_later: bool
     wake_processing: Callable[[], None]
 
-    async def run(self, header: UploadHeader, chunks: AsyncIterator[bytes]) -> Registered:
+    async def run(self, header: UploadHeader, chunks: AsyncIterator[Chunk]) -> Registered:
         """Take a PDF in for an owner."""
         store = self.store.replace if header.replace else self.store.register
         registered = await self.take_in(
@@ -44,7 +44,7 @@ class Upload:
 
     async def take_in(
         self,
-        chunks: AsyncIterator[bytes],
+        chunks: AsyncIterator[Chunk],
         register: Callable[[ReceivedPdf], Awaitable[Result]],
         *,
         expected_pdf_hash: str | None = None,

@@ -23,7 +23,7 @@ from services.registry.domain import (
     UploadHeader,
     clean_filename,
 )
-from services.registry.sandbox import Seen
+from services.registry.pdf_answers import Seen
 from services.runtime.auth import NotYourUser, current_caller, require_user
 from services.runtime.errors import InvalidInput
 from services.runtime.validation import parse_identity, parse_pdf_hash, parse_uuid, require

@@ -11,7 +11,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import structlog
@@ -30,6 +30,9 @@ OPEN_PREFIX = "/grpc.health.v1.Health/"
 # Any good token may ask what the contract is.
 REFLECTION_PREFIX = "/grpc.reflection."
 
+# On a handler's method: how its messages are read, where parsing all of them would cost too much.
+DESERIALIZER_ATTRIBUTE = "__glossa_deserializer__"
+
 # How much of a refused upload is still taken, so that the client hears the refusal.
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 * 1024 * 1024
@@ -42,6 +45,17 @@ else:  # not generic at run time
     MethodHandler = grpc.RpcMethodHandler
 
 Policies = Mapping[str, frozenset[str]]
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def deserialized_by(deserialize: Callable[[bytes], Any]) -> Callable[[_Method], _Method]:
+    """Declare how the messages of an RPC are read, instead of as protobuf does it."""
+
+    def mark(method: _Method) -> _Method:
+        setattr(method, DESERIALIZER_ATTRIBUTE, deserialize)
+        return method
+
+    return mark
 
 
 class CallGuard(grpc.aio.ServerInterceptor):
@@ -74,7 +88,9 @@ class CallGuard(grpc.aio.ServerInterceptor):
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         wrapped: MethodHandler = make(
             guard(behaviour, method),
-            request_deserializer=_tolerant(handler.request_deserializer),
+            request_deserializer=_tolerant(
+                getattr(behaviour, DESERIALIZER_ATTRIBUTE, handler.request_deserializer)
+            ),
             response_serializer=handler.response_serializer,
         )
         return wrapped
@@ -181,7 +197,7 @@ async def _hear_out(messages: AsyncIterable[Any]) -> None:
 async def _discard(messages: AsyncIterable[Any], most_bytes: int) -> None:
     seen_bytes = 0
     async for message in messages:
-        seen_bytes += message.ByteSize()
+        seen_bytes += len(message) if isinstance(message, memoryview) else message.ByteSize()
         if seen_bytes > most_bytes:
             return
 

@@ -114,20 +114,22 @@ class DeadLetterStore:
 
     async def list_dead_letters(
         self, chosen: Filter, *, include_redriven: bool, after: Place | None, most: int
-    ) -> list[DeadLetter]:
+    ) -> tuple[list[DeadLetter], int]:
+        """One page, newest first, and how many there are in all at the same moment."""
         place = (after.failed_at, after.generation_id) if after else (None, None)
-        async with self._database.connection() as connection:
-            rows = await connection.fetch(
-                LIST_DEAD_LETTERS, *_selectors(chosen), include_redriven, *place, most
-            )
-        return [_letter(row) for row in rows]
+        which = (*_selectors(chosen), include_redriven)
+        async with (
+            self._database.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            counts = await connection.fetch(COUNT_DEAD_LETTERS, *which)
+            rows = await connection.fetch(LIST_DEAD_LETTERS, *which, *place, most)
+        return [_letter(row) for row in rows], sum(row["number"] for row in counts)
 
-    async def count_dead_letters(
-        self, chosen: Filter, *, include_redriven: bool = False
-    ) -> dict[str, int]:
-        """How many failed for which reason, most first."""
+    async def count_dead_letters(self, chosen: Filter) -> dict[str, int]:
+        """How many failed for which reason and were not started anew, most first."""
         async with self._database.connection() as connection:
-            rows = await connection.fetch(COUNT_DEAD_LETTERS, *_selectors(chosen), include_redriven)
+            rows = await connection.fetch(COUNT_DEAD_LETTERS, *_selectors(chosen), False)
         return {row["reason"]: row["number"] for row in rows}
 
     async def choose_dead_letters(

@@ -64,11 +64,10 @@ class DeadLetters:
         self, chosen: Filter, *, include_redriven: bool, after: Place | None, most: int
     ) -> tuple[Sequence[DeadLetter], int]:
         """One page, newest first, and how many there are in all."""
-        letters = await self._store.list_dead_letters(
+        letters, total = await self._store.list_dead_letters(
             chosen, include_redriven=include_redriven, after=after, most=most
         )
-        counts = await self._store.count_dead_letters(chosen, include_redriven=include_redriven)
-        return await self._with_costs(letters), sum(counts.values())
+        return await self._with_costs(letters), total
 
     async def get_letter(self, generation_id: UUID) -> DeadLetter:
         letter = await self._store.read_dead_letter(generation_id)

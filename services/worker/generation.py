@@ -22,6 +22,7 @@ class GenerationView:
     queue_position: int = 0
     estimated_wait: timedelta | None = None
     stickers: tuple[Sticker, ...] = ()
+    markdown: str = ""
     error: Failure | None = None
 
     @property
@@ -60,7 +61,7 @@ class Event(NewEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """What one message of a watch tells; the stickers or the error come with the end."""
+    """What one message of a watch tells; the result or the error comes with the end."""
 
     sequence: int
     status: Status
@@ -71,6 +72,7 @@ class Update:
     queue_position: int = 0
     estimated_wait: timedelta | None = None
     stickers: tuple[Sticker, ...] = ()
+    markdown: str = ""
     error: Failure | None = None
     # Nothing has changed: only a sign of life.
     heartbeat: bool = False
@@ -166,5 +168,6 @@ def view_update(view: GenerationView, *, sequence: int) -> Update:
         queue_position=view.queue_position,
         estimated_wait=view.estimated_wait,
         stickers=view.stickers,
+        markdown=view.markdown,
         error=view.error,
     )

@@ -162,6 +162,7 @@ def render_update(update: Update) -> pb.WatchGenerationResponse:
         error=_error(update.error),
         heartbeat=update.heartbeat,
         snapshot=update.snapshot,
+        markdown=update.markdown,
     )
 
 

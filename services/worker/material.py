@@ -34,7 +34,7 @@ def page_material(page: Page) -> str:
             {
                 "image_type": one.image_type.value,
                 "alt_text": neutral(one.alt_text),
-                "ocr_text": neutral(one.ocr_text),
+                "ocr_text": neutral(one.ocr_text[:CONTEXT_CHARACTERS]),
             }
             for one in page.summaries
             if one.shows_content

@@ -20,7 +20,8 @@ from services.worker.markdown import clean_markdown, clean_text, clean_title, lo
 from services.worker.model import ModelBadOutput, ModelGarbled
 from services.worker.openai_response import sound_json
 
-OCR_CHARACTERS = 2_000
+# As much as a scanned page of small print holds.
+OCR_CHARACTERS = 8_000
 ALT_CHARACTERS = 1_000
 # A note that holds this much of our own instructions is a leak, not a note.
 LEAK_CHARACTERS = 40

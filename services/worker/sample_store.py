@@ -255,13 +255,17 @@ class SampleStore:
 
     async def read_summary(self, day: date | None, kind: str) -> DailySummary:
         """One day in numbers; yesterday unless told."""
-        async with self._database.transaction() as connection:
+        async with (
+            self._database.connection() as connection,
+            # One moment for all of it.
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
             day = day or await connection.fetchval(READ_YESTERDAY)
             assert day is not None
             begins_at = _midnight(day)
+            complete_until = await connection.fetchval(READ_COMPLETE_UNTIL)
             parts = await connection.fetch(READ_DAY, begins_at, kind)
             hours = await connection.fetch(READ_HOURS, begins_at, kind)
-            complete_until = await connection.fetchval(READ_COMPLETE_UNTIL)
             letters = await connection.fetchval(COUNT_OPEN)
         total = [row for row in parts if not any(tuple(row)[:3])]
         return DailySummary(

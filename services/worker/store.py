@@ -69,14 +69,19 @@ WHERE generation_id = $1 AND sequence > $2
 ORDER BY sequence
 """
 
+# Looked up one by one: a join would be planned to read everything that is kept.
 LIST_EVENTS_OF_MANY = """
 SELECT
     event.generation_id, event.sequence, event.attempt, event.status, event.stage,
     event.done, event.total, event.error_reason, event.error_message
 FROM unnest($1::uuid[], $2::bigint[]) AS followed (generation_id, after_sequence)
-INNER JOIN worker.generation_events AS event
-    ON event.generation_id = followed.generation_id
-    AND event.sequence > followed.after_sequence
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM worker.generation_events AS recorded
+    WHERE recorded.generation_id = followed.generation_id
+      AND recorded.sequence > followed.after_sequence
+    OFFSET 0
+) AS event
 ORDER BY event.generation_id, event.sequence
 """
 

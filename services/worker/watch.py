@@ -100,7 +100,7 @@ class Watches(Generic[Message]):
             if view.ended:
                 return  # the caller has seen the end before
             # What goes on from here needs no second copy of what was told.
-            seen = replace(seen, stickers=())
+            seen = replace(seen, stickers=(), markdown="")
             async for message in follower.updates(seen, heartbeat=self._heartbeat):
                 yield message
 

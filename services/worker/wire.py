@@ -129,6 +129,7 @@ def generation_from(message: cache_pb2.Generation) -> GenerationView:
         queue_position=message.queue_position,
         estimated_wait=message.estimated_wait.ToTimedelta() if waits else None,
         stickers=tuple(sticker_from(sticker) for sticker in message.stickers),
+        markdown=message.markdown,
         error=_error(message) if status is Status.FAILED else None,
     )
 

@@ -20,7 +20,7 @@ from tests.registry.pdfs import assembled
 
 ROUNDS = 5
 SIZE_BYTES = 299_000_000
-CHUNK_BYTES = 512 * 1024
+CHUNK_BYTES = 1 << 20
 LEAST_SPEED = 0.5
 MOST_GROWTH_MB = 64
 SINK = "--sink"

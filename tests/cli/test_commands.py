@@ -312,3 +312,53 @@ async def test_a_file_that_breaks_off_while_it_is_read_is_told_so(up: Up) -> Non
             CommandFailed, match=r"cannot read a\.pdf to its end: Input/output error"
         ):
             await client.upload("alice", "a.pdf", breaking_off())
+
+
+def test_what_failed_is_listed_shown_and_redriven(up: Up) -> None:
+    assert json_lines(glossa(up, "dead-letters", "list", "--json")) == []
+    assert glossa(up, "dead-letters", "list").stdout == "nothing has failed\n"
+    unknown = glossa(up, "dead-letters", "show", "0b7e2c1a-5d3f-4e6a-9c8b-7a6f5e4d3c2b")
+    assert unknown.returncode == 1
+    assert "DEAD_LETTER_NOT_FOUND" in unknown.stderr
+    assert "glossa dead-letters list" in unknown.stderr
+    everything = glossa(up, "dead-letters", "redrive", "--all", "--dry-run")
+    assert everything.stdout == "nothing to redrive\n"
+    nothing = glossa(up, "dead-letters", "redrive")
+    assert nothing.returncode == 1
+    assert "say which" in nothing.stderr
+
+
+def test_metrics_are_a_table_for_people_and_json_for_machines(up: Up) -> None:
+    assert "requests" in glossa(up, "metrics").stdout
+    [summary] = json_lines(glossa(up, "metrics", "--day", "2026-11-18", "--json"))
+    assert (summary["type"], summary["day"]) == ("metrics", "2026-11-18")
+    bad = glossa(up, "metrics", "--day", "someday")
+    assert bad.returncode == 1
+    assert "--day must be a date like 2026-11-18" in bad.stderr
+
+
+def test_convert_writes_a_document(up: Up, lecture: Path, tmp_path: Path) -> None:
+    written = tmp_path / "lecture.md"
+
+    first = glossa(up, "convert", str(lecture), "--user", "alice", "-o", str(written))
+    second = glossa(up, "convert", str(lecture), "--user", "bob")
+
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "generated, 1 unit charged" in first.stdout
+    markdown = written.read_text()
+    assert markdown.startswith("<!-- page 1 -->")
+    # A pipe gets the document and nothing else.
+    assert second.stdout == markdown
+    assert "cached" in second.stderr
+
+
+def test_convert_says_that_it_cannot_write_before_it_asks(
+    up: Up, lecture: Path, tmp_path: Path
+) -> None:
+    result = glossa(
+        up, "convert", str(lecture), "--user", "carol", "-o", str(tmp_path / "no" / "x.md")
+    )
+
+    assert result.returncode != 0
+    assert "is in a folder that does not exist" in result.stderr
+    assert "1000" in glossa(up, "quota", "--user", "carol").stdout

@@ -417,3 +417,41 @@ async def test_batches_over_the_same_subjects_do_not_deadlock(ledger: Ledger) ->
 
     assert (await ledger.costs("alice")).total.operations == 60
     assert await ledger.drift() == []
+
+
+async def test_what_generations_cost_is_told_in_order_with_how_the_day_stands(
+    ledger: Ledger,
+) -> None:
+    dear, cheap, free = (str(uuid4()) for _ in range(3))
+    for generation_id in (dear, dear, cheap):
+        await ledger.record(operation_of(generation_id=generation_id))
+
+    answer = await ledger.stub.GetGenerationCosts(
+        pb.GetGenerationCostsRequest(generation_ids=[free, dear, cheap]),
+        metadata=metadata(ledger.keys.token("worker")),
+    )
+
+    assert list(answer.cost_nanodollars) == [0, 2 * COST, COST]
+    assert answer.day.spent_nanodollars == 3 * COST
+    assert not answer.day.exhausted
+
+
+@pytest.mark.parametrize(
+    ("ids", "scope", "code"),
+    [
+        (["x"], "worker", grpc.StatusCode.INVALID_ARGUMENT),
+        ([str(uuid4())] * 1001, "worker", grpc.StatusCode.INVALID_ARGUMENT),
+        ([], "gateway", grpc.StatusCode.PERMISSION_DENIED),
+    ],
+    ids=["malformed", "too many", "not a worker"],
+)
+async def test_costs_of_generations_are_for_workers_that_ask_properly(
+    ledger: Ledger, ids: list[str], scope: str, code: grpc.StatusCode
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await ledger.stub.GetGenerationCosts(
+            pb.GetGenerationCostsRequest(generation_ids=ids),
+            metadata=metadata(ledger.keys.token(scope)),
+        )
+
+    assert caught.value.code() == code

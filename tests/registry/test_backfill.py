@@ -1,6 +1,7 @@
 """Files known without a hash become files like all others: in batches, on first use, once."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from uuid import UUID, uuid4
 import pytest
 from glossa.registry.v1 import registry_pb2 as pb
 
-from services.registry import backfill
+from services.registry import backfill, sandbox
 from tests.registry import pdfs
 from tests.registry.client import Registry
 from tests.registry.refusals import refused
 from tests.registry.replicas import check_health, collect, replica
+from tests.registry.test_taken_over import PROGRAM
 from tests.registry.test_upload import counts, hash_of, stored
 from tests.suite import Keys
 
@@ -140,6 +142,58 @@ async def test_a_first_use_of_what_is_no_pdf_says_so(own: Registry, someone: pb.
     with refused() as told:
         await own.call("GetFile", pb.GetFileRequest(owner=someone, file_id=file_id))
     assert (told.code, told.reason) == ("INVALID_ARGUMENT", "NOT_A_PDF")
+
+
+async def test_a_first_use_of_what_is_not_there_says_so_and_is_not_tried_again(
+    own: Registry, someone: pb.Owner
+) -> None:
+    file_id = await take_over(own, someone, None, key="old/later.pdf")
+    folder = await take_over(own, someone, pdfs.unique_pdf("in a folder"), key="old/in/it.pdf")
+    await own.rows("UPDATE registry.files SET source_key = 'old/in' WHERE file_id = $1", folder)
+    request = pb.GetFileRequest(owner=someone, file_id=file_id)
+    for _ in range(2):
+        with refused() as told:
+            await own.call("GetFile", request)
+        assert (told.code, told.reason) == ("NOT_FOUND", "SOURCE_MISSING")
+        # Too late for a first use; a backfill that is told to tries again.
+        (Path(own.config.store_url) / "old/later.pdf").write_bytes(pdfs.unique_pdf("late"))
+    with refused() as told:
+        await own.call("GetFile", pb.GetFileRequest(owner=someone, file_id=folder))
+    assert told.reason == "SOURCE_MISSING"
+    assert figures((await run(own, retry_failed=True))[-1]) == (2, 1, 1, 0)
+    assert (await own.call("GetFile", request)).file.pdf_hash
+
+
+async def test_a_first_use_of_what_is_too_large_says_so_and_reads_it_once(
+    databases: Mapping[str, str], keys: Keys, tmp_path: Path, someone: pb.Owner
+) -> None:
+    async with replica(databases, keys, tmp_path, max_upload_bytes=100) as small:
+        file_id = await take_over(small, someone, pdfs.unique_pdf("large"), key="old/large.pdf")
+        for _ in range(2):
+            with refused() as told:
+                await small.call("GetFile", pb.GetFileRequest(owner=someone, file_id=file_id))
+            assert (told.code, told.reason) == ("RESOURCE_EXHAUSTED", "FILE_TOO_LARGE")
+            (Path(small.config.store_url) / "old/large.pdf").unlink(missing_ok=True)
+
+
+async def test_trouble_that_passes_is_no_missing_file(
+    databases: Mapping[str, str],
+    keys: Keys,
+    tmp_path: Path,
+    someone: pb.Owner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = pdfs.unique_pdf("read later")
+    program = PROGRAM + "    time.sleep(3600)"  # a machine too busy to read anything
+    monkeypatch.setattr(sandbox, "command", lambda _: (sys.executable, "-c", program))
+    async with replica(databases, keys, tmp_path, pdf_wall_seconds=3.0) as registry:
+        file_id = await take_over(registry, someone, content)
+        request = pb.GetFileRequest(owner=someone, file_id=file_id)
+        with refused() as told:
+            await registry.call("GetFile", request)
+        monkeypatch.undo()
+        assert (told.code, told.reason) == ("UNAVAILABLE", "PDF_READER_UNAVAILABLE")
+        assert (await registry.call("GetFile", request)).file.pdf_hash == hash_of(content)
 
 
 async def test_an_owners_twins_are_both_kept(own: Registry, someone: pb.Owner) -> None:

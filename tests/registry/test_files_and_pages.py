@@ -307,7 +307,7 @@ async def test_a_worker_gets_text_first_then_neighbours_images_and_picture(
         include_render=True,
     )
     assert [part.WhichOneof("part") for part in parts] == ["text", "image", "render_png"]
-    assert parts[0].text == pb.PageText(page=1, text="Look at this")
+    assert parts[0].text == pb.PageText(page=1, text="Look at this", total_pages=1)
     assert parts[1].image.media_type == "image/png"
     assert (parts[1].image.width_pixels, parts[1].image.height_pixels) == (40, 30)
     assert parts[2].render_png.startswith(b"\x89PNG")

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,11 @@ from glossa.cache.v1.cache_pb2_grpc import CacheServiceServicer, add_CacheServic
 from glossa.registry.v1 import registry_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
+from services.registry import collect as collect_module
+from services.registry.collect import Collected, CollectGarbage
+from services.registry.garbage_store import GarbageStore
+from services.registry.objects import FolderObjects
+from services.runtime.database import open_database
 from tests.registry import pdfs
 from tests.registry.client import Registry
 from tests.registry.refusals import refused
@@ -225,6 +231,47 @@ async def test_collection_racing_uploads_never_loses_bytes(
 
     assert await counts(own, content) == (2, 2, 2)
     assert stored(own, content).read_bytes() == content
+
+
+class Stalled(FolderObjects):
+    """A bucket that takes a request to remove something and never answers."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.asked = 0
+
+    async def remove(self, pdf_hash: str) -> None:
+        self.asked += 1
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(0.05, 1), (-1.0, 0)], ids=["stalls", "slept"])
+async def test_a_collection_that_takes_too_long_leaves_everything_for_the_next(
+    own: Registry,
+    databases: Mapping[str, str],
+    someone: pb.Owner,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    asked: int,
+) -> None:
+    """Its lock may be lost by then: bytes of an upload meanwhile must not go with it."""
+    content = pdfs.unique_pdf(f"cannot go {seconds}")
+    await upload_and_delete(own, content, someone)
+    objects = Stalled(Path(own.config.store_url))
+    async with open_database(databases["registry"], application_name="test") as database:
+        garbage = CollectGarbage(
+            store=GarbageStore(database), objects=objects, grace=timedelta(seconds=0)
+        )
+        with monkeypatch.context() as hurried:
+            hurried.setattr(collect_module, "TOO_LATE_SECONDS", seconds)
+            assert await garbage.run_once() == Collected(failed=1)
+    assert objects.asked == asked
+    assert await own.rows("SELECT pdf_hash FROM registry.canonical_documents") == [
+        (hash_of(content),)
+    ]
+    assert stored(own, content).read_bytes() == content
+    assert (await collect(own)).documents == 1
+    assert kept_hashes(own) == set()
 
 
 async def plant(registry: Registry, statement: str, *values: object) -> None:

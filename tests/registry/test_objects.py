@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
@@ -87,8 +88,53 @@ async def test_a_bucket_is_asked_once_and_copies_are_few_and_removed(tmp_path: P
         assert os.pread(descriptor, 100, 0) == hashes[0].encode()
     assert len(files_in(tmp_path)) == 2
 
-    objects.forget()
-    assert files_in(tmp_path) == []
+
+def copies_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+COPYING = """
+import asyncio, sys
+from pathlib import Path
+from services.registry.objects import open_objects
+from tests.registry.test_objects import HASH, put, read
+
+async def main():
+    async with open_objects("memory:///", spool_dir=Path(sys.argv[1])) as objects:
+        await put(objects, HASH, b"copied")
+        await read(objects, HASH)
+        print("copied", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_copies_of_who_was_killed_are_removed_and_those_of_who_lives_are_not(
+    tmp_path: Path,
+) -> None:
+    async def copying() -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", COPYING, str(tmp_path)), stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"copied\n"
+        return process
+
+    killed, living = await copying(), await copying()
+    try:
+        assert len(copies_in(tmp_path)) == 2
+        killed.kill()
+        await killed.communicate()
+        async with open_objects("memory:///", spool_dir=tmp_path) as objects:
+            assert len(copies_in(tmp_path)) == 1
+            await put(objects, HASH, b"copied here")
+            assert await read(objects, HASH) == b"copied here"
+            assert len(copies_in(tmp_path)) == 2
+        assert len(copies_in(tmp_path)) == 1
+    finally:
+        living.kill()
+        await living.communicate()
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "http://host/x", "s3://", "nonsense://"])

@@ -4,7 +4,10 @@ import asyncio
 import hashlib
 import hmac
 import json
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +16,8 @@ from typing import Any
 import pytest
 from glossa.registry.v1 import registry_pb2 as pb
 
-from services.registry import callbacks, process
+from services.registry import __main__ as registry_main
+from services.registry import callbacks, metrics, process
 from services.registry.callbacks import CallbackRules
 from services.registry.config import Config
 from services.registry.errors import CallbackRefused
@@ -21,7 +25,7 @@ from tests.registry import pdfs
 from tests.registry.client import Registry
 from tests.registry.refusals import refused
 from tests.registry.replicas import configured, replica
-from tests.registry.test_upload import hash_of
+from tests.registry.test_upload import hash_of, stored
 from tests.suite import Keys
 
 SECRET = "a secret that both sides know, and nobody else"
@@ -116,6 +120,35 @@ async def test_a_hostile_document_is_given_up_after_a_few_costly_pages(
             (1, None),
             *((page, "PDF_TIMEOUT") for page in (2, 3, 4)),
         ]
+
+
+async def test_a_store_that_is_away_is_not_held_against_the_document(
+    databases: Mapping[str, str],
+    keys: Keys,
+    tmp_path: Path,
+    someone: pb.Owner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "PUT_OFF", timedelta(0))
+    monkeypatch.setattr(registry_main, "DUTIES_EVERY", timedelta(milliseconds=10))
+    content = pdfs.unique_pdf("waits for the store", pages=3)
+    put_off = metrics.put_off_documents._value
+    async with replica(databases, keys, tmp_path) as registry:
+        await registry.upload(content, someone)
+        kept = stored(registry, content)
+        kept.rename(tmp_path / "away.pdf")
+        before = put_off.get()
+        await registry.rows("UPDATE registry.canonical_documents SET processed_at = NULL")
+
+        async def away_for_long() -> bool:
+            return bool(put_off.get() - before > process.MOST_ATTEMPTS)
+
+        await until(away_for_long)
+        (tmp_path / "away.pdf").rename(kept)
+        await until_processed(registry, content)
+        assert await known_pages(registry, content) == [(page, None) for page in (1, 2, 3)]
+        attempts = "SELECT processing_attempts FROM registry.canonical_documents"
+        assert await registry.rows(attempts) == [(1,)]
 
 
 @asynccontextmanager
@@ -240,6 +273,43 @@ async def test_a_private_address_is_not_called_even_behind_a_name(
         failed = await until_state(registry, someone, file.file_id, pb.CALLBACK_STATE_FAILED)
     assert "private" in failed.last_error
     assert heard == []
+
+
+async def test_a_name_server_that_does_not_answer_keeps_nobody_else_waiting(
+    databases: Mapping[str, str],
+    keys: Keys,
+    tmp_path: Path,
+    someone: pb.Owner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Uploads need threads too: were they the same, these would wait for the names."""
+    resolve, answered, asked = socket.getaddrinfo, threading.Event(), threading.Semaphore(0)
+
+    def slow(host: Any, *arguments: Any, **more: Any) -> Any:
+        if host == "slow.example":
+            asked.release()
+            answered.wait()
+            raise socket.gaierror
+        return resolve(host, *arguments, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(2))
+    async with replica(databases, keys, tmp_path, **CALLING) as registry:
+        try:
+            for number in range(2):
+                content = pdfs.unique_pdf(f"slow name {number}")
+                await registry.upload(content, someone, callback_url="https://slow.example/")
+                await until(lambda: _acquired(asked))
+            other = await registry.upload(pdfs.unique_pdf("another"), someone)
+        finally:
+            answered.set()
+            loop.set_default_executor(ThreadPoolExecutor())
+    assert other.note == pb.UPLOAD_NOTE_CREATED
+
+
+async def _acquired(asked: threading.Semaphore) -> bool:
+    return asked.acquire(blocking=False)
 
 
 PUBLIC = CallbackRules(secret=SECRET.encode())

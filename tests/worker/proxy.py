@@ -1,7 +1,7 @@
 """A wire between two services that a test can cut and mend."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 
@@ -15,6 +15,8 @@ class Proxy:
         self.connections = 0
         # While it is down, nobody gets through.
         self.down = False
+        # What comes from behind it arrives nowhere.
+        self.swallow = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.down:
@@ -23,7 +25,9 @@ class Proxy:
         self.connections += 1
         upstream, onward = await asyncio.open_connection(self._host, int(self._port))
         self._writers |= {writer, onward}
-        await asyncio.gather(_pump(reader, onward), _pump(upstream, writer))
+        await asyncio.gather(
+            _pump(reader, onward), _pump(upstream, writer, swallow=lambda: self.swallow)
+        )
 
     def cut(self) -> None:
         for writer in self._writers:
@@ -31,11 +35,16 @@ class Proxy:
         self._writers.clear()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    swallow: Callable[[], bool] = lambda: False,
+) -> None:
     with suppress(ConnectionError):
         while chunk := await reader.read(65_536):
-            writer.write(chunk)
-            await writer.drain()
+            if not swallow():
+                writer.write(chunk)
+                await writer.drain()
     writer.close()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -30,11 +31,16 @@ class Ended:
 Run = Callable[..., Coroutine[Any, Any, Ended]]
 
 
-@pytest.fixture
-def work_once(cluster: Suite, databases: Mapping[str, str], keys: Keys, model: FakeOpenAI) -> Run:
-    """Runs a worker to its end; further arguments are settings from the environment."""
+Start = Callable[..., Coroutine[Any, Any, asyncio.subprocess.Process]]
 
-    async def run(*arguments: str, **settings: str) -> Ended:
+
+@pytest.fixture
+def start_once(
+    cluster: Suite, databases: Mapping[str, str], keys: Keys, model: FakeOpenAI
+) -> Start:
+    """Starts a worker; further arguments are settings from the environment."""
+
+    async def start(*arguments: str, **settings: str) -> asyncio.subprocess.Process:
         environment = {
             **os.environ,
             "GLOSSA_DATABASE_URL": databases["worker"],
@@ -47,15 +53,28 @@ def work_once(cluster: Suite, databases: Mapping[str, str], keys: Keys, model: F
             "OPENAI_BASE_URL": model.url,
             **settings,
         }
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "services.cli", "serve", "worker", "--once", *arguments),
             env=environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        logged, said = await process.communicate()
-        assert process.returncode is not None
-        return Ended(code=process.returncode, said=said.decode(), logged=logged.decode())
+
+    return start
+
+
+async def ended(process: asyncio.subprocess.Process) -> Ended:
+    logged, said = await process.communicate()
+    assert process.returncode is not None
+    return Ended(code=process.returncode, said=said.decode(), logged=logged.decode())
+
+
+@pytest.fixture
+def work_once(start_once: Start) -> Run:
+    """Runs a worker to its end."""
+
+    async def run(*arguments: str, **settings: str) -> Ended:
+        return await ended(await start_once(*arguments, **settings))
 
     return run
 
@@ -124,6 +143,31 @@ async def test_what_its_budget_does_not_suffice_for_goes_back_untouched(
     assert (await work_once("--budget", "60s")).code == 0
     left = "SELECT count(*) FROM cache.generations WHERE status <> 'ready'"
     assert await admin.fetchval(left) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_told_to_stop_it_gives_back_what_it_has_not_done(
+    cluster: Suite,
+    model: FakeOpenAI,
+    start_once: Start,
+    admin: "asyncpg.Connection[Any]",
+    number: signal.Signals,
+) -> None:
+    for one in range(3):
+        await ask(cluster, user=f"user-{one}")
+    model.gate.clear()
+    process = await start_once("--budget", "1h", "--batch", "2")
+    await model.wait_for_calls(2)
+
+    process.send_signal(number)
+    end = await ended(process)
+
+    assert (end.code, end.said) == (0, "")
+    assert "Traceback" not in end.logged
+    rows = await admin.fetch(
+        "SELECT leased_by, attempts, released FROM cache.generations ORDER BY attempts DESC"
+    )
+    assert [tuple(row) for row in rows] == [(None, 1, 1), (None, 1, 1), (None, 0, 0)]
 
 
 @pytest.mark.parametrize(
