@@ -21,7 +21,7 @@ from services.worker.generation import (
     ready_event,
     snapshot,
 )
-from services.worker.store import INSERT_EVENT, EventStore
+from services.worker.store import EventStore
 from tests.worker.waiting import until
 
 
@@ -87,7 +87,10 @@ async def test_the_database_itself_refuses_a_second_end(
     try:
         with pytest.raises(asyncpg.UniqueViolationError):
             await connection.execute(
-                INSERT_EVENT, one.generation_id, 2, 1, "failed", "failed", 0, 0, "", ""
+                "INSERT INTO worker.generation_events"
+                " (generation_id, sequence, attempt, status, stage)"
+                " VALUES ($1, 2, 1, 'failed', 'failed')",
+                one.generation_id,
             )
     finally:
         await connection.close()
@@ -114,7 +117,9 @@ async def test_many_generations_are_read_at_once_each_from_its_own_sequence(
 async def listening_on(store: EventStore) -> AsyncIterator[list[UUID]]:
     """What the store tells of meanwhile."""
     heard: list[UUID] = []
-    task = asyncio.create_task(store.listen(heard.extend))
+    task = asyncio.create_task(
+        store.listen(heard.extend, lambda event: heard.append(event.generation_id))
+    )
     try:
         yield heard
     finally:
@@ -141,7 +146,7 @@ async def test_a_recorded_event_is_announced_to_other_processes(
 
 async def test_who_follows_here_is_told_at_once_and_once(store: EventStore) -> None:
     async with listening_on(store) as heard, store.announcing():
-        await until(lambda: store._on_event is not None)
+        await until(lambda: store._on_recorded is not None)
         for _ in range(3):
             await store.append_event(reading(lease()))
         assert len(heard) == 3
