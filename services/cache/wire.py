@@ -136,6 +136,7 @@ def pack_result(item: jobs_pb2.CompleteJobsRequest.Item) -> bytes:
 
 def check_result(item: jobs_pb2.CompleteJobsRequest.Item) -> None:
     check_stickers(item.stickers)
+    require("\0" not in item.markdown, "markdown", "must not hold NUL characters")
     fits = len(item.markdown.encode()) <= MAX_MARKDOWN_BYTES
     require(fits, "markdown", "must be at most 3 MiB")
     require(not (item.stickers and item.markdown), "markdown", "must be empty with stickers")

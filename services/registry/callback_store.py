@@ -17,7 +17,8 @@ WHERE
     AND document.processed_at IS NOT NULL
 """
 
-# The next attempt is put off first: whoever dies in the middle leaves it to another.
+# The next attempt is put off first: whoever dies in the middle leaves it to another. A document may
+# have been processed for somebody else, earlier: that is not told.
 CLAIM_CALLBACKS = """
 UPDATE registry.callbacks AS callback
 SET attempts = callback.attempts + 1, run_after = now() + $1::interval
@@ -37,7 +38,7 @@ WHERE
     AND file.file_id = callback.file_id
 RETURNING
     callback.callback_id, callback.url, callback.attempts, file.file_id, file.content_hash,
-    document.total_pages, document.processed_at,
+    document.total_pages, greatest(document.processed_at, callback.created_at) AS processed_at,
     (
         SELECT count(*)
         FROM registry.canonical_page_metadata AS page

@@ -43,6 +43,7 @@ class File:
     filename: str
     size_bytes: int | None
     created_at: datetime
+    forced: bool
     callback: Callback | None = None
 
 

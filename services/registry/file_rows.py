@@ -32,6 +32,7 @@ def file_of(row: Row) -> File:
         filename=row["filename"],
         size_bytes=row["size_bytes"],
         created_at=row["created_at"],
+        forced=row["forced"],
         callback=callback,
     )
 

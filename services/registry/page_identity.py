@@ -10,21 +10,30 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-FINGERPRINT_VERSION = "2"
+from services.registry.outlines import outlines
+
+FINGERPRINT_VERSION = "3"
 
 UNKNOWN = 0xFFFD
 BLANK = frozenset({0x20, 0xA0, 0xAD})
 # Fonts without names for their glyphs: a page that says mostly such says little.
 MOST_UNKNOWN = 0.2
-LIGATURES = str.maketrans(
-    {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st"}
+# Ligatures and accents standing alone: the same ink, which writers name in two ways.
+ONE_NAME = str.maketrans(
+    {
+        **{0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st"},
+        **{0x02C6: "^", 0x02DC: "~"},
+    }
 )
 # Of the letter size; what lies between is raised or lowered, what lies beyond is another line.
 RAISED, NEXT_LINE = 0.1, 0.9
-# Grids are shifted, so that the round numbers people draw with do not lie on their edges.
+# Of the letter size; between them writing goes on, wide letters and gaps between words included.
+BEHIND, FAR_AHEAD = -0.05, 3.05
+# Grids are shifted, so that the round numbers people draw with do not lie on their edges, and by
+# half a thousandth more: files are rewritten with three decimals, and no number may change fields.
 DRAWING_GRID_POINTS = 1.0
-PICTURE_GRID_POINTS = 4.0
-GRID_SHIFT = 0.137
+PICTURE_GRID_POINTS = TEXT_GRID_POINTS = 4.0
+GRID_SHIFT = 0.1375
 
 INVISIBLE = 3  # text rendering mode
 TINY_POINTS = 1.0
@@ -32,6 +41,8 @@ WHITE = 0.95
 OPAQUE = 0.05
 
 Box = Sequence[float]
+# Where a letter stands, and its size.
+Spot = tuple[float, float, float]
 Trace = Sequence[dict[str, Any]]
 
 
@@ -47,7 +58,8 @@ def fingerprint(trace: Trace, drawings: Trace, pictures: Iterable[Picture], page
     digest = hashlib.sha256(letters(trace).encode("utf-8", "replace"))
     for drawing in drawings:
         if overlap(drawing["rect"], page):
-            digest.update(repr(strokes(drawing)).encode())
+            for told in strokes(drawing):
+                digest.update(repr(told).encode())
     for picture in sorted(pictures):
         place = [grid(edge, PICTURE_GRID_POINTS) for edge in picture.box]
         digest.update(f"\0{picture.digest}{place}".encode())
@@ -55,13 +67,13 @@ def fingerprint(trace: Trace, drawings: Trace, pictures: Iterable[Picture], page
 
 
 def letters(trace: Trace) -> str:
-    """The text in the order it is written, with marks where it is raised or lowered.
+    """The text in the order it is written, with marks where it is raised or lowered or jumps.
 
     White space is how a writer moves about and does not count; x² and x₂ are not x2.
     """
     strict = unknown_share(trace) > MOST_UNKNOWN
     text = "".join(marked(trace, strict=strict))
-    return unicodedata.normalize("NFC", text).translate(LIGATURES)
+    return unicodedata.normalize("NFC", text).translate(ONE_NAME)
 
 
 def unknown_share(trace: Trace) -> float:
@@ -72,16 +84,13 @@ def unknown_share(trace: Trace) -> float:
 
 def marked(trace: Trace, *, strict: bool) -> Iterator[str]:
     """Letters and marks; a glyph without a name goes by its width, or strictly by its number."""
-    last: tuple[float, float, float] | None = None
+    last: Spot | None = None
     for span in trace:
         (right, down), size = span["dir"], span["size"] or 1.0
         for code, glyph, (x, y), box in span["chars"]:
             if code in BLANK:
                 continue
-            if last is not None:
-                rise = ((last[1] - y) * right + (x - last[0]) * down) / max(size, last[2])
-                if RAISED < abs(rise) < NEXT_LINE:
-                    yield "\1" if rise > 0 else "\2"
+            yield moved(last, (x, y, size), right, down)
             last = (x, y, size)
             if code != UNKNOWN:
                 yield chr(code)
@@ -89,24 +98,45 @@ def marked(trace: Trace, *, strict: bool) -> Iterator[str]:
                 yield f"\3{glyph}" if strict else f"\3{grid((box[2] - box[0]) / size, 0.05)}"
 
 
-def strokes(drawing: dict[str, Any]) -> list[object]:
-    """A drawing's kind, colours and points, on a grid finer than anyone sees."""
-    told: list[object] = [drawing["type"]]
-    for name in ("color", "fill"):
-        colour = drawing.get(name)
-        told.append(colour and [grid(part, 0.1) for part in colour])
-    for kind, *shape in drawing["items"]:
-        told += [kind, *(grid(number, DRAWING_GRID_POINTS) for number in numbers(shape))]
-    return told
+def moved(last: Spot | None, here: Spot, right: float, down: float) -> str:
+    """How a letter was come to: going straight on, a little higher or lower, or by a jump.
+
+    Jumps tell where they lead: labels that change places in a figure make another page, and the
+    order in which a model reads the letters is not left to whoever arranged them.
+    """
+    x, y, size = here
+    if last is not None:
+        unit = max(size, last[2])
+        rise = ((last[1] - y) * right + (x - last[0]) * down) / unit
+        ahead = ((x - last[0]) * right + (y - last[1]) * down) / unit
+        if abs(rise) < NEXT_LINE and BEHIND < ahead < FAR_AHEAD:
+            return "" if abs(rise) <= RAISED else "\1" if rise > 0 else "\2"
+    return f"\4{grid(x, TEXT_GRID_POINTS)},{grid(y, TEXT_GRID_POINTS)};"
 
 
-def numbers(shape: Iterable[Any]) -> Iterator[float]:
-    """All coordinates in points, rectangles and quads, one after another."""
-    for part in shape:
-        if isinstance(part, tuple):
-            yield from numbers(part)
-        else:
-            yield part
+def strokes(drawing: dict[str, Any]) -> Iterator[list[object]]:
+    """What is painted, and how; "fs" is a fill and then a stroke."""
+    for paint in drawing["type"]:
+        filled = paint == "f"
+        colour = drawing["fill" if filled else "color"]
+        yield [
+            paint,
+            colour and [grid(part, 0.1) for part in colour],
+            drawing["even_odd"] if filled else dashes(drawing["dashes"]),
+            outlines(drawing["items"], cell, filled=filled),
+        ]
+
+
+def dashes(pattern: str) -> list[int]:
+    """The lengths in "[ 3 2 ] 0"; a line that is not dashed has none."""
+    lengths, _, _ = pattern.strip("[ ").partition("]")
+    return [grid(float(length), DRAWING_GRID_POINTS) for length in lengths.split()]
+
+
+def cell(point: tuple[float, float]) -> tuple[int, int]:
+    """Where a drawing's point lies, finer than anyone sees."""
+    x, y = point
+    return grid(x, DRAWING_GRID_POINTS), grid(y, DRAWING_GRID_POINTS)
 
 
 def grid(value: float, size: float) -> int:

@@ -54,7 +54,7 @@ WHERE document.pdf_hash = change.pdf_hash
 
 _FILE_COLUMNS = """
     file.file_id, file.user_id, file.visitor_session_id, file.content_hash, file.filename,
-    file.size_bytes, file.created_at, document.total_pages, document.reference_count,
+    file.size_bytes, file.created_at, file.forced, document.total_pages, document.reference_count,
     document.size_bytes AS document_size_bytes, document.processed_at,
     callback.url, callback.state, callback.attempts, callback.last_error
 FROM registry.files AS file

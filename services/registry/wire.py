@@ -164,6 +164,7 @@ def render_file(file: File) -> pb.File:
         filename=file.filename,
         size_bytes=file.size_bytes or 0,
         callback=render_callback(file.callback) if file.callback else None,
+        forced=file.forced,
     )
     message.created_at.FromDatetime(file.created_at)
     return message
@@ -179,13 +180,15 @@ def render_callback(callback: Callback) -> pb.Callback:
 
 
 def render_document(document: Document) -> pb.Document:
-    """Users are not told how many others hold a document."""
+    """Users are not told how many others hold a document, nor what only others can have caused."""
     message = pb.Document(
         pdf_hash=document.pdf_hash,
         total_pages=document.total_pages,
-        reference_count=0 if current_caller().is_user else document.reference_count,
         size_bytes=document.size_bytes,
     )
+    if current_caller().is_user:
+        return message
+    message.reference_count = document.reference_count
     if document.processed_at is not None:
         message.processed_at.FromDatetime(document.processed_at)
     return message

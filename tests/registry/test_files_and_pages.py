@@ -126,7 +126,7 @@ async def test_a_page_is_resolved_by_file_and_by_hash_alike(
     assert (by_file.pdf_hash, by_file.page, by_file.total_pages) == (hash_of(content), 1, 2)
     assert by_file.effective_mode == pb.EFFECTIVE_MODE_TEXT_ONLY
     assert (by_file.word_count, by_file.images_count, by_file.is_scanned) == (7, 0, False)
-    assert by_file.fingerprint.startswith("2:")
+    assert by_file.fingerprint.startswith("3:")
 
 
 async def context_of(registry: Registry, owner: pb.Owner, content: bytes, page: int, n: int) -> str:

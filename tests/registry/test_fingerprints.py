@@ -193,6 +193,131 @@ async def test_near_identical_pages_are_all_told_apart(sandbox: PdfSandbox) -> N
     assert (await fingerprints(sandbox, variation()))[0] == found["as it is"]
 
 
+LABELLED: dict[str, list[tuple[str, int, int]]] = {
+    "as it is": [("stack", 100, 200), ("heap", 300, 200), ("queue", 200, 400)],
+    "labels that changed places": [("stack", 300, 200), ("heap", 100, 200), ("queue", 200, 400)],
+    "a label that went below": [("stack", 100, 200), ("heap", 300, 430), ("queue", 200, 400)],
+    "a label elsewhere on its line": [("stack", 100, 200), ("heap", 330, 200), ("queue", 200, 400)],
+    "letters that read otherwise": [("n", 107, 200), ("o", 100, 200), ("queue", 200, 400)],
+    "letters that read as written": [("n", 100, 200), ("o", 107, 200), ("queue", 200, 400)],
+}
+
+
+async def test_the_same_words_in_other_places_are_another_page(sandbox: PdfSandbox) -> None:
+    """All are written in the same order; a model reads them in the order of their places."""
+    found = {}
+    for name, labels in LABELLED.items():
+        document = pymupdf.open()
+        page = document.new_page()
+        for label, x, y in labels:
+            page.insert_text((x, y), label)
+        [found[name]] = await fingerprints(sandbox, bytes(document.tobytes()))
+    assert len(set(found.values())) == len(LABELLED)
+
+
+def painted(content: str) -> bytes:
+    """A page with these painting operators under a line of text."""
+    document = pymupdf.open()
+    page = document.new_page()
+    page.insert_text((50, 50), "The figure below shows a heap.")
+    [drawing] = page.get_contents()
+    document.update_stream(drawing, document.xref_stream(drawing) + content.encode())
+    return bytes(document.tobytes())
+
+
+RED_AND_BLUE = " 1 0 0 RG 0 0 1 rg "
+
+SAME_LOOKS = {
+    "a rectangle drawn by lines": (
+        "100 100 80 40 re S",
+        "100 100 m 180 100 l 180 140 l 100 140 l 100 100 l S",
+    ),
+    "from another corner, the other way round": (
+        "100 100 80 40 re f",
+        "180 140 m 180 100 l 100 100 l 100 140 l h f",
+    ),
+    "begun in the middle of a side": (
+        "100 100 80 40 re f",
+        "140 100 m 180 100 l 180 140 l 100 140 l 100 100 l h f",
+    ),
+    "filled without being closed": (
+        "100 100 m 180 100 l 150 160 l h f",
+        "100 100 m 180 100 l 150 160 l f",
+    ),
+    "a line in pieces": (
+        "100 100 m 180 100 l 180 140 l S",
+        "100 100 m 120 100 l 150 100 l 180 100 l 180 140 l S",
+    ),
+    "a point nearly twice": (
+        "100 100 m 180 100 l 150 160 l h f",
+        "100 100 m 180 100 l 180.003 100.001 l 150 160 l h f",
+    ),
+    "fill and stroke in two steps": (
+        "100 100 80 40 re B",
+        "100 100 80 40 re f 100 100 m 180 100 l 180 140 l 100 140 l 100 100 l S",
+    ),
+    "rounded to three decimals": (
+        "200.8627 100 m 250.8624 140 l S",
+        "200.863 100 m 250.862 140 l S",
+    ),
+}
+
+DIFFERENT_LOOKS = {
+    "a hole": (
+        "100 100 m 180 100 l 180 140 l 100 140 l h 120 110 m 160 110 l 160 130 l 120 130 l h f",
+        "100 100 m 180 100 l 180 140 l 100 140 l h 120 110 m 120 130 l 160 130 l 160 110 l h f",
+    ),
+    "a hole by the other rule": (
+        "100 100 80 40 re 120 110 40 20 re f",
+        "100 100 80 40 re 120 110 40 20 re f*",
+    ),
+    "a star with a hole": (
+        "100 100 m 130 180 l 160 100 l 90 150 l 170 150 l h f",
+        "100 100 m 130 180 l 160 100 l 90 150 l 170 150 l h f*",
+    ),
+    "a dashed line": ("100 100 m 180 140 l S", "[4 2] 0 d 100 100 m 180 140 l S"),
+    "an angle and a triangle": (
+        "100 100 m 180 100 l 150 160 l S",
+        "100 100 m 180 100 l 150 160 l s",
+    ),
+    "a line there and back, further": (
+        "100 100 m 180 100 l 140 100 l S",
+        "100 100 m 140 100 l 180 100 l S",
+    ),
+    "a stroke under a fill": (
+        "100 100 80 40 re B",
+        "100 100 80 40 re S 100 100 80 40 re f",
+    ),
+    "corners in another order": (
+        "100 100 m 180 100 l 180 140 l 100 140 l h S",
+        "100 100 m 180 140 l 180 100 l 100 140 l h S",
+    ),
+}
+
+
+async def heap(sandbox: PdfSandbox, drawing: str) -> str:
+    [seen] = await fingerprints(sandbox, painted(RED_AND_BLUE + drawing))
+    return seen
+
+
+@pytest.mark.parametrize("how", SAME_LOOKS)
+async def test_a_drawing_may_be_written_in_another_way(sandbox: PdfSandbox, how: str) -> None:
+    one, other = SAME_LOOKS[how]
+    assert await heap(sandbox, one) == await heap(sandbox, other)
+    assert await heap(sandbox, one) != await heap(sandbox, "")
+
+
+@pytest.mark.parametrize("how", DIFFERENT_LOOKS)
+async def test_a_drawing_that_looks_different_is_different(sandbox: PdfSandbox, how: str) -> None:
+    one, other = DIFFERENT_LOOKS[how]
+    assert await heap(sandbox, one) != await heap(sandbox, other)
+
+
+def test_accents_standing_alone_have_one_name() -> None:
+    named = [[span((code, 1, 5.0))] for code in (0x2C6, 0x5E, 0x2DC, 0x7E)]
+    assert [letters(page)[-1] for page in named] == ["^", "^", "~", "~"]
+
+
 def span(*glyphs: tuple[int, int, float]) -> dict[str, Any]:
     """Letters in a row, as MuPDF traces them: code, number of the glyph, width."""
     written_out = [

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -212,18 +212,25 @@ async def test_whoever_asked_is_told_signed_when_processing_ends(
 
 
 async def test_an_upload_of_what_is_processed_already_is_told_too(
-    databases: Mapping[str, str], keys: Keys, tmp_path: Path, someone: pb.Owner
+    databases: Mapping[str, str],
+    keys: Keys,
+    tmp_path: Path,
+    someone: pb.Owner,
+    another: pb.Owner,
 ) -> None:
     content = pdfs.unique_pdf("told at once")
     async with (
         listener([]) as (url, heard),
         replica(databases, keys, tmp_path, **CALLING) as registry,
     ):
-        await registry.upload(content, someone)
+        await registry.upload(content, another)
         await until_processed(registry, content)
         again = await registry.upload(content, someone, callback_url=url)
         await until_state(registry, someone, again.file.file_id, pb.CALLBACK_STATE_DELIVERED)
-    assert len(heard) == 1
+    [request] = heard
+    told = json.loads(request.partition(b"\r\n\r\n")[2])
+    # Not when it was processed for another: that somebody else holds it is not told.
+    assert datetime.fromisoformat(told["processed_at"]) >= again.file.created_at.ToDatetime(UTC)
 
 
 async def test_a_callback_is_tried_again_and_given_up_in_the_end(

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -16,6 +17,7 @@ from services.registry import (
     store,
 )
 from services.registry.files import BEGINNING
+from services.registry.page_identity import FINGERPRINT_VERSION
 
 HASH = "a" * 64
 ADD_DOCUMENT = """
@@ -35,6 +37,17 @@ INSERT INTO registry.canonical_documents
 SELECT md5(number::text) || md5('x' || number), 10, 1, 1, NULL, now()
 FROM generate_series(1, 5000) AS number
 """
+
+ADD_PAGE = """
+INSERT INTO registry.canonical_page_metadata
+    (pdf_hash, page, word_count, images_count, is_scanned, has_hidden_text, fingerprint)
+VALUES ($1, $2, 1, 0, FALSE, FALSE, $3 || ':' || $1)
+"""
+ADD_BROKEN_PAGE = """
+INSERT INTO registry.canonical_page_metadata (pdf_hash, page, error_reason)
+VALUES ($1, 3, 'PDF_TIMEOUT')
+"""
+RENEWAL = Path(store.__file__).parent / "migrations" / "0009_renew_fingerprints.sql"
 
 
 @pytest.fixture
@@ -141,3 +154,17 @@ async def test_the_database_keeps_one_unforced_file_per_owner(
     assert await add(forced=False) is None
     assert await add(forced=True) is not None
     assert await add(forced=True) is not None
+
+
+async def test_pages_with_fingerprints_of_an_older_version_are_forgotten(
+    connection: asyncpg.Connection,
+) -> None:
+    """Whoever raises the version adds such a migration, and names it here."""
+    await connection.execute(ADD_PAGE, HASH, 1, "2")
+    await connection.execute(ADD_PAGE, HASH, 2, FINGERPRINT_VERSION)
+    await connection.execute(ADD_BROKEN_PAGE, HASH)
+
+    await connection.execute(RENEWAL.read_text())
+
+    left = await connection.fetch("SELECT page FROM registry.canonical_page_metadata ORDER BY page")
+    assert [row["page"] for row in left] == [2, 3]

@@ -84,7 +84,7 @@ async def test_two_owners_share_one_document(
     assert second.document.reference_count == 2
 
 
-async def test_a_user_is_not_told_how_many_others_hold_a_document(
+async def test_a_user_is_not_told_that_others_hold_a_document(
     registry: Registry, someone: pb.Owner, another: pb.Owner
 ) -> None:
     content = pdfs.unique_pdf("discreet")
@@ -94,6 +94,9 @@ async def test_a_user_is_not_told_how_many_others_hold_a_document(
 
     assert answer.note == pb.UPLOAD_NOTE_CREATED
     assert answer.document.reference_count == 0
+    # What was processed before it came, was processed for others.
+    assert not answer.document.HasField("processed_at")
+    assert (await registry.upload(content, someone)).document.HasField("processed_at")
 
 
 async def test_a_visitor_and_a_user_of_the_same_name_are_two_owners(registry: Registry) -> None:
@@ -116,6 +119,7 @@ async def test_force_makes_another_file_of_the_same_document(
     forced = [await registry.upload(content, someone, force=True) for _ in range(2)]
 
     assert {answer.note for answer in forced} == {pb.UPLOAD_NOTE_CREATED}
+    assert [answer.file.forced for answer in (first, *forced)] == [False, True, True]
     assert len({first.file.file_id, *(answer.file.file_id for answer in forced)}) == 3
     assert await counts(registry, content) == (3, 3, 3)
     again = await registry.upload(content, someone)
