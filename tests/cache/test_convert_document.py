@@ -224,3 +224,14 @@ async def test_however_long_somebody_has_waited_the_result_is_taken(house: House
     await house.admin.execute("UPDATE cache.requests SET created_at = now() - interval '40 days'")
 
     await complete(house, jobs_pb2.CompleteJobsRequest.Item(lease=job.lease, markdown=MARKDOWN))
+
+
+async def test_the_story_of_a_request_tells_its_kind(house: House) -> None:
+    answer = await convert(house, "alice", await house.document("alice"))
+
+    story = await house.suite.cache.DescribeRequest(
+        cache_pb2.DescribeRequestRequest(request_id=answer.request_id, user_id="alice"),
+        metadata=house.suite.bearer(),
+    )
+
+    assert story.kind == "document_markdown"
