@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from services.runtime.errors import AlreadyExists, Conflict, DependencyDown, NotFound
+from services.runtime.settings import CONVERSION_VERSION
 
 LOCALES = ("en", "zh-Hans")
 PAGE_EXPLANATION = "page_explanation"
@@ -32,6 +33,11 @@ def generation_started_by(request_id: UUID) -> UUID:
     So the charge can name what it buys, and costs find who caused them, whoever charges again.
     """
     return uuid5(_STARTED_BY, str(request_id))
+
+
+def version_of(kind: str, *, prompt_version: str) -> str:
+    """What a result of this kind is made with today."""
+    return CONVERSION_VERSION if kind == DOCUMENT_MARKDOWN else prompt_version
 
 
 def scope_of(user_id: str, *, shares: bool) -> str:

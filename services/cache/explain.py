@@ -34,6 +34,7 @@ from services.cache.domain import (
     Status,
     generation_started_by,
     scope_of,
+    version_of,
 )
 from services.cache.generation_store import GenerationStore
 from services.cache.job_domain import Clocks
@@ -45,7 +46,7 @@ from services.cache.request_store import RequestStore
 from services.cache.resolve import ResolvePage
 from services.cache.samples import Samples
 from services.runtime.errors import DependencyDown, GlossaError
-from services.runtime.settings import CONVERSION_VERSION, ExplanationSettings
+from services.runtime.settings import ExplanationSettings
 from services.runtime.single_flight import SingleFlight
 
 log = structlog.get_logger()
@@ -404,15 +405,12 @@ class ExplainPage:
         self._ready.add(generation.key, result)
         return result
 
-    def _version(self, kind: str) -> str:
-        return CONVERSION_VERSION if kind == DOCUMENT_MARKDOWN else self._settings.prompt_version
-
     def _key(self, ask: Ask, page: ResolvedPage, scope: str) -> Key:
         return Key(
             kind=ask.kind,
             pdf_hash=page.pdf_hash,
             page=page.page,
-            prompt_version=self._version(ask.kind),
+            prompt_version=version_of(ask.kind, prompt_version=self._settings.prompt_version),
             locale=ask.locale,
             effective_mode=page.effective_mode,
             model=self._settings.model_name,

@@ -19,13 +19,13 @@ from services.cache.generation_store import (
 from services.runtime.database import Connection, Database
 
 # Who is taken out of service has not failed at anything.
-LIST_FAILED = f"""
+LIST_FAILED = """
 SELECT generation_id, kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope,
        error_reason, error_message, failed_for_good, attempts - released AS tried, failures,
        created_at, completed_at
 FROM cache.generations
 WHERE status = 'failed' AND (completed_at, generation_id) > ($1::timestamptz, $2::uuid)
-  AND error_reason NOT IN ('{domain.INVALIDATED}', '{domain.DOCUMENT_COLLECTED}')
+  AND NOT invalidated
 ORDER BY completed_at, generation_id
 LIMIT $3
 """
@@ -35,7 +35,8 @@ READ_FAILED_AT = "SELECT completed_at FROM cache.generations WHERE generation_id
 LOCK_FAILED = """
 SELECT kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope
 FROM cache.generations
-WHERE generation_id = $1 AND status = 'failed'
+WHERE generation_id = $1 AND status = 'failed' AND NOT invalidated
+FOR SHARE
 """
 
 # A new one beside the failed one, which stays what it is: ends are final. It has no owner, so all
@@ -120,10 +121,9 @@ class FailedStore:
             return await _start(connection, generation_id, self._present_key(key_from(row)))
 
     def _present_key(self, key: Key) -> Key:
-        """Nobody looks for what old prompts made; other kinds have versions of their own."""
-        if key.kind != domain.PAGE_EXPLANATION:
-            return key
-        return key._replace(prompt_version=self._prompt_version, model=self._model)
+        """Nobody looks for what old prompts made."""
+        version = domain.version_of(key.kind, prompt_version=self._prompt_version)
+        return key._replace(prompt_version=version, model=self._model)
 
 
 async def _start(connection: Connection, generation_id: UUID, key: Key) -> Redriven:

@@ -18,9 +18,10 @@ from services.cache.domain import (
 from services.runtime.database import Database
 
 # Parts of statements, not statements themselves: lower case keeps them out of the list.
-generation_columns = """generation_id, kind, pdf_hash, page, prompt_version, locale, effective_mode,
-       model, scope, status, stage, done, total, attempts, result, stickers, error_reason,
-       error_message, created_at, completed_at, lane"""
+status_columns = """generation_id, kind, pdf_hash, page, prompt_version, locale, effective_mode,
+       model, scope, status, stage, done, total, attempts, error_reason, error_message, created_at,
+       completed_at, lane"""
+generation_columns = f"{status_columns}, result, stickers"
 
 key_matches = """kind = $1 AND pdf_hash = $2 AND page = $3 AND prompt_version = $4
   AND locale = $5 AND effective_mode = $6 AND model = $7 AND scope = $8"""

@@ -71,12 +71,7 @@ class CacheHandler(CacheServiceServicer):
     async def ExplainPage(
         self, request: pb.ExplainPageRequest, context: Context
     ) -> pb.ExplainPageResponse:
-        try:
-            answer = await self._explain.explain(_ask_for_page(request))
-        except Refused as refusal:
-            context.set_trailing_metadata(_rate_limit_headers(refusal.limits))
-            raise
-        context.set_trailing_metadata(_rate_limit_headers(answer.limits))
+        answer = await self._answer(_ask_for_page(request), context)
         response = pb.ExplainPageResponse(stale=answer.stale)
         _render_answer(response, answer)
         return response
@@ -85,15 +80,18 @@ class CacheHandler(CacheServiceServicer):
     async def ConvertDocument(
         self, request: pb.ConvertDocumentRequest, context: Context
     ) -> pb.ConvertDocumentResponse:
+        response = pb.ConvertDocumentResponse()
+        _render_answer(response, await self._answer(_ask_for_document(request), context))
+        return response
+
+    async def _answer(self, ask: Ask, context: Context) -> Answer:
         try:
-            answer = await self._explain.explain(_ask_for_document(request))
+            answer = await self._explain.explain(ask)
         except Refused as refusal:
             context.set_trailing_metadata(_rate_limit_headers(refusal.limits))
             raise
         context.set_trailing_metadata(_rate_limit_headers(answer.limits))
-        response = pb.ConvertDocumentResponse()
-        _render_answer(response, answer)
-        return response
+        return answer
 
     @allow("gateway", "worker", "admin", "user")
     async def GetGeneration(

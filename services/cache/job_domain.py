@@ -46,6 +46,13 @@ class Job(NamedTuple):
     time_left: timedelta
 
 
+class Result(NamedTuple):
+    """What a worker has made, as it is kept."""
+
+    content: bytes
+    is_document: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far an attempt has come; no stage and no chunks leave them as they were."""

@@ -22,7 +22,7 @@ from prometheus_client import Counter
 
 from services.cache.failed_store import FailedStore
 from services.cache.follow_handler import FollowHandler
-from services.cache.job_domain import Failure, Job, Lease, Progress, Verdict
+from services.cache.job_domain import Failure, Job, Lease, Progress, Result, Verdict
 from services.cache.job_store import JobStore
 from services.cache.queue import JobBell, Pace
 from services.cache.status_store import StatusStore
@@ -35,7 +35,6 @@ from services.runtime.validation import parse_each, parse_text, parse_uuid, requ
 
 log = structlog.get_logger()
 
-_OfLease = pb.LeaseProgress | pb.CompleteJobsRequest.Item | pb.FailJobsRequest.Item
 
 MAX_CREDITS = 500
 MAX_BATCH = 500
@@ -331,9 +330,9 @@ def _progress(message: pb.LeaseProgress) -> Progress:
     )
 
 
-def _result(message: pb.CompleteJobsRequest.Item) -> tuple[Lease, bytes]:
+def _result(message: pb.CompleteJobsRequest.Item) -> tuple[Lease, Result]:
     check_result(message)
-    return _lease_of(message), pack_result(message)
+    return _lease_of(message), Result(pack_result(message), is_document=bool(message.markdown))
 
 
 def _failure(message: pb.FailJobsRequest.Item) -> Failure:

@@ -19,6 +19,7 @@ from services.cache.job_domain import (
     KeptLease,
     Lease,
     Progress,
+    Result,
     Verdict,
 )
 from services.cache.samples import SampleKey
@@ -124,6 +125,7 @@ WITH lease AS (
 {held(", job.attempts - job.released AS tried")}
 """
 
+# A worker that does not know the kind of its job has made something else: that is not the result.
 # The ids come sorted, for the same order of locks. `leased_by IS NOT NULL` is put in words that
 # statistics know nothing of, for the reason given at `held`.
 COMPLETE_JOBS = """
@@ -131,14 +133,17 @@ UPDATE cache.generations AS job
 SET status = 'ready', stage = 'ready', result = made.result, completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = NULL, error_message = NULL
-FROM unnest($1::uuid[], $2::integer[], $3::bytea[]) AS made (generation_id, attempt, result)
+FROM unnest($1::uuid[], $2::integer[], $3::bytea[], $4::boolean[])
+    AS made (generation_id, attempt, result, is_document)
 WHERE job.generation_id = made.generation_id AND job.attempts = made.attempt
+  AND (job.kind = 'document_markdown') = made.is_document
   AND job.status = 'generating' AND coalesce(job.leased_by, '') <> ''
 RETURNING job.generation_id, job.attempts,
           extract(epoch FROM now() - job.started_at)::float8 AS seconds
 """
 
-# What it returns are the columns of a sample: how long each of them has waited, and for what.
+# What it returns are the columns of a sample: how long each of them has waited, and for what. Some
+# have joined since the transaction began.
 SERVE_WAITERS = """
 UPDATE cache.requests AS request
 SET state = 'served', updated_at = now()
@@ -147,7 +152,9 @@ WHERE request.generation_id = ANY($1::uuid[]) AND request.state = 'waiting'
   AND made.generation_id = request.generation_id
 RETURNING made.kind, made.pdf_hash, made.page, made.locale, made.effective_mode, request.outcome,
           made.images_count, made.chunks,
-          (1000 * extract(epoch FROM now() - request.created_at))::integer AS latency_ms
+          least(2147483647, greatest(0,
+              1000 * extract(epoch FROM clock_timestamp() - request.created_at)
+          ))::integer AS latency_ms
 """
 
 # Without a turn it is nobody's until READMIT_DUE: who waits for its time stands in nobody's way.
@@ -303,7 +310,7 @@ class JobStore:
             lost = await connection.fetchval(COUNT_LOST, *_fences(gone)) if gone else 0
         return kept, lost
 
-    async def complete_jobs(self, results: Mapping[Lease, bytes]) -> dict[Lease, float]:
+    async def complete_jobs(self, results: Mapping[Lease, Result]) -> dict[Lease, float]:
         """Publish results and serve all who wait for them; what is not answered was lost.
 
         The answer tells how many seconds each attempt took.
@@ -311,7 +318,10 @@ class JobStore:
         leases = sorted(results)
         async with self._database.transaction() as connection:
             rows = await connection.fetch(
-                COMPLETE_JOBS, *_fences(leases), [results[lease] for lease in leases]
+                COMPLETE_JOBS,
+                *_fences(leases),
+                [results[lease].content for lease in leases],
+                [results[lease].is_document for lease in leases],
             )
             # A statement of its own: it must see waiters that the ones above have waited for.
             served = await connection.fetch(SERVE_WAITERS, [row["generation_id"] for row in rows])

@@ -76,7 +76,7 @@ RETURNING generation_id
 # For invalidation: whoever holds it finds its lease lost.
 END_INVALID_JOB = """
 UPDATE cache.generations
-SET status = 'failed', stage = 'failed', completed_at = now(),
+SET status = 'failed', stage = 'failed', completed_at = now(), invalidated = true,
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = $3, error_message = $4, failed_for_good = $5
 WHERE generation_id = $1 AND status = 'generating' AND attempts = $2

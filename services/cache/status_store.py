@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from services.cache.domain import Generation, Queue
-from services.cache.generation_store import generation_columns, generation_from
+from services.cache.generation_store import generation_from, status_columns
 from services.runtime.database import Database
 
 # One look at the front of the queue gives everybody's place; READ_QUEUE does it for one. Results
@@ -30,7 +30,7 @@ WITH front AS (
         LIMIT 1000
     ) AS leased
 )
-SELECT {generation_columns.replace("result, stickers", "NULL::bytea AS result, NULL AS stickers")},
+SELECT {status_columns}, NULL::bytea AS result, NULL AS stickers,
     CASE WHEN status = 'generating' AND (leased_until IS NULL OR leased_until < now())
          THEN coalesce(front.position, (SELECT count(*) FROM front) + 1)
     END AS position,

@@ -82,6 +82,7 @@ def render_story(story: Story) -> pb.DescribeRequestResponse:
     if story.generation is not None:
         message.pdf_hash, message.page = story.generation.key.pdf_hash, story.generation.key.page
         message.locale, message.private = story.generation.key.locale, story.generation.is_private
+        message.kind = story.generation.key.kind
         message.generation.CopyFrom(render_generation(story.generation, story.queue))
     if story.record is not None:
         _render_record(message, story.record)
@@ -93,6 +94,7 @@ def _render_record(message: pb.DescribeRequestResponse, record: RequestRecord) -
     request = record.request
     message.pdf_hash, message.page, message.locale = request.pdf_hash, request.page, request.locale
     message.private = request.scope != SHARED_SCOPE
+    message.kind = request.kind
     message.refund_due = record.refund_due
     message.created_at.FromDatetime(record.created_at)
     message.updated_at.FromDatetime(record.updated_at)
@@ -136,6 +138,7 @@ def pack_result(item: jobs_pb2.CompleteJobsRequest.Item) -> bytes:
 
 def check_result(item: jobs_pb2.CompleteJobsRequest.Item) -> None:
     check_stickers(item.stickers)
+    require("\0" not in item.markdown, "markdown", "must not hold NUL characters")
     fits = len(item.markdown.encode()) <= MAX_MARKDOWN_BYTES
     require(fits, "markdown", "must be at most 3 MiB")
     require(not (item.stickers and item.markdown), "markdown", "must be empty with stickers")

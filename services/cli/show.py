@@ -129,7 +129,8 @@ def show_receipt(
 
 def show_story(console: Console, story: cache_pb2.DescribeRequestResponse) -> None:
     state = enum_word(cache_pb2.RequestState.Name(story.state), "REQUEST_STATE_")
-    title = f"{state}, {count(story.units, 'unit')}, page {story.page} of {story.pdf_hash[:12]}…"
+    wanted = "all" if story.kind == "document_markdown" else f"page {story.page}"
+    title = f"{state}, {count(story.units, 'unit')}, {wanted} of {story.pdf_hash[:12]}…"
     console.print(Text(title, style="bold"))
     for sentence in story.story:
         console.print(Text(f"  {sentence}"))

@@ -15,7 +15,14 @@ from services.registry.domain import (
     context_fingerprint,
     pages_around,
 )
-from services.registry.errors import DocumentNotFound, PageOutOfRange, PdfError, pdf_error
+from services.registry.errors import (
+    DocumentNotFound,
+    PageOutOfRange,
+    PdfError,
+    PdfReaderLost,
+    PdfStalled,
+    pdf_error,
+)
 from services.registry.objects import Objects
 from services.registry.page_store import PageStore
 from services.registry.pdf_answers import Seen
@@ -75,13 +82,16 @@ class Pages:
         check_in_range(known, page)
         metadata = metadata_of((await self.complete(known, [page]))[page])
         async with self._objects.opened(pdf_hash) as descriptor:
-            content = await self._sandbox.read(
-                descriptor,
-                page,
-                neighbours=neighbours,
-                include_images=include_images,
-                include_render=include_render,
-            )
+            try:
+                content = await self._sandbox.read(
+                    descriptor,
+                    page,
+                    neighbours=neighbours,
+                    include_images=include_images,
+                    include_render=include_render,
+                )
+            except PdfStalled as stalled:  # the same call may succeed a little later
+                raise PdfReaderLost from stalled
         text = replace(
             content.text,
             has_hidden_text=metadata.has_hidden_text,

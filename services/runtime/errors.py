@@ -48,6 +48,7 @@ class InvalidInput(GlossaError):
 
     def within(self, parent: str) -> "InvalidInput":
         """The same, told to whoever sent the message that the field is a part of."""
+        assert self.field is not None, "only what names a field can be a part of something"
         return InvalidInput(f"{parent}.{self.message}", field=f"{parent}.{self.field}")
 
 

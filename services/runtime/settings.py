@@ -7,9 +7,9 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 # Bump whenever prompts, chunking or the sticker schema change: it is part of the cache key.
-PROMPT_VERSION = "2026-11-18.3"
-# The same for turning documents into Markdown.
-CONVERSION_VERSION = "2026-11-18.1"
+PROMPT_VERSION = "2026-11-18.4"
+# The same for turning documents into Markdown; never one that PROMPT_VERSION has had.
+CONVERSION_VERSION = "markdown-1"
 # How many pages before and after a page its reader is shown: part of what makes two pages the same.
 CONTEXT_NEIGHBOURS = 1
 OFFLINE_MODEL = "offline-extractive"

@@ -123,4 +123,5 @@ async def _happens(event: asyncio.Event, within: timedelta) -> bool:
 
 
 def _place(view: GenerationView) -> tuple[object, ...]:
-    return (view.stage, view.attempts, view.queue_position)
+    """What is worth telling: far back in the queue, not every step forward is."""
+    return (view.stage, view.attempts, float(f"{view.queue_position:.1e}"))

@@ -132,11 +132,6 @@ def missing_end(view: GenerationView, newest: Event | None) -> NewEvent:
     )
 
 
-def is_late(event: NewEvent, newest: Event | None) -> bool:
-    """The fence: nothing follows an end, and an older attempt has nothing more to tell."""
-    return newest is not None and (newest.ends or event.attempt < newest.attempt)
-
-
 def snapshot(view: GenerationView, newest: Event | None) -> Update:
     """Where a live generation stands: the newest event, unless the Cache knows of a later turn."""
     recorded = newest is not None and newest.attempt >= view.attempts and not view.waits

@@ -1,10 +1,9 @@
 """A page's text as Markdown: headings, lists and paragraphs; whatever it says stays plain text."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby
-from operator import itemgetter
+from itertools import groupby
 
 from services.worker.domain import ImageSummary
 from services.worker.page_text import (
@@ -17,22 +16,27 @@ from services.worker.page_text import (
 )
 
 # What would be emphasis, code, a link, an image or HTML.
-_INLINE = re.compile(r"([\\`*_\[\]<>])")
+_INLINE = re.compile(r"([\\`*_~\[\]<>])")
 # What would be a heading, a list or a rule at the beginning of a paragraph.
 _OPENING = re.compile(r"^([#+=~|-]|\d+(?=[.)]))")
+_NUMBER = re.compile(r"\W*(\d{1,4})\W*")
 _SECTION_NUMBER = re.compile(r"^(\d{1,2}(?:\.\d{1,2})*)\.?\s")
 _DEEPEST = 6
+# How many blocks at the top and at the bottom may be a head or a foot.
+EDGE = 2
 # The title of a chapter and that of its first section.
 MOST_HEADINGS_IN_A_ROW = 2
 
 
-def page_markdown(
-    text: str, neighbours: Iterable[str] = (), summaries: Iterable[ImageSummary] = ()
-) -> str:
-    """The page without its head, foot and number, and what its pictures show at the end."""
-    lines = _sober(_without_running(read_lines(text, neighbours)))
-    blocks = [*_blocks(lines, chinese=is_chinese(text)), *_pictures(summaries)]
-    return "\n\n".join(blocks)
+def page_markdown(text: str, *, page: int = 1, previous: str = "") -> str:
+    """The words of a page; of its head and foot only what the page before has not told already."""
+    lines = _sober(read_lines(_without_paper(text, page, previous)))
+    return "\n\n".join(_blocks(lines, chinese=is_chinese(text)))
+
+
+def pictures_markdown(summaries: Iterable[ImageSummary]) -> str:
+    """What pictures show, in words."""
+    return "\n\n".join(_pictures(summaries))
 
 
 def plain(text: str) -> str:
@@ -45,18 +49,44 @@ def _inline(text: str) -> str:
     return _INLINE.sub(r"\\\1", " ".join(text.split()))
 
 
-def _without_running(lines: Sequence[Line]) -> Iterator[Line]:
-    """Without blocks that belong to the paper; a line among others may be words of the text."""
-    if all(line.kind is LineKind.RUNNING for line in lines):
-        yield from map(_as_prose, lines)  # there is nothing else on this page
-        return
-    number = accumulate(line.opens for line in lines)
-    for _, group in groupby(zip(number, lines, strict=True), key=itemgetter(0)):
-        block = [line for _, line in group]
-        if all(line.kind is LineKind.RUNNING for line in block):
-            continue
-        for line in block:
-            yield _as_prose(line) if line.kind is LineKind.RUNNING else line
+def _without_paper(text: str, page: int, previous: str) -> str:
+    """Without heads and feet that repeat or count on from the page before.
+
+    Only whole blocks at the edges, and only where it is certain: words that are left out here are
+    lost to everybody.
+    """
+    blocks = _text_blocks(text)
+    before = {line for block in _edges(_text_blocks(previous)) for line in block}
+    paper = [
+        block
+        for block in _edges(blocks)
+        if all(_repeats(line, before) or _counts_on(line, page, before) for line in block)
+    ]
+    if len(paper) == len(blocks):  # there is nothing else on this page
+        return text
+    return "\n\n".join("\n".join(block) for block in blocks if block not in paper)
+
+
+def _text_blocks(text: str) -> list[list[str]]:
+    blocks = (block.splitlines() for block in re.split(r"\n\s*\n", text))
+    cleaned = ([line.strip() for line in block if line.strip()] for block in blocks)
+    return [block for block in cleaned if block]
+
+
+def _edges(blocks: Sequence[list[str]]) -> list[list[str]]:
+    return [block for at, block in enumerate(blocks) if at < EDGE or at >= len(blocks) - EDGE]
+
+
+def _repeats(line: str, before: Collection[str]) -> bool:
+    return line in before and not _NUMBER.fullmatch(line)
+
+
+def _counts_on(line: str, page: int, before: Collection[str]) -> bool:
+    """Whether it is the same as on the page before but for the number of the page."""
+    alone = _NUMBER.fullmatch(line)
+    number = int(alone[1]) if alone else page
+    counted, times = re.subn(rf"(?<!\d){number}(?!\d)", str(number - 1), line, count=1)
+    return times == 1 and counted in before
 
 
 def _sober(lines: Iterable[Line]) -> list[Line]:

@@ -64,8 +64,6 @@ _CLOSED = re.compile(r"[^\d\sIVX][.!?]\d*(?:\s|$)|[。！？]")
 
 
 class LineKind(Enum):
-    # Heads, feet and page numbers: of the paper, not of the text.
-    RUNNING = "running"
     NOISE = "noise"
     HEADING = "heading"
     LABEL = "label"
@@ -169,12 +167,10 @@ def _classified(raw: list[str], repeated: set[str]) -> Iterator[tuple[LineKind, 
     for index, line in enumerate(raw):
         at_edge = index < 3 or index >= len(raw) - 3
         following = raw[index + 1] if index + 1 < len(raw) else ""
-        running = at_edge and (
-            _is_running_head(line, index, repeated) or bool(_PAGE_NUMBER.match(line))
-        )
+        running = at_edge and _is_running_head(line, index, repeated)
         if index >= footnotes or running or _is_noise(line):
             previous = ""
-            yield LineKind.RUNNING if running else LineKind.NOISE, line
+            yield LineKind.NOISE, line
             continue
         kind = _kind(line, previous, following)
         previous = line
@@ -314,5 +310,5 @@ def _formulas(lines: list[Line]) -> Iterator[Formula]:
             yield Formula(text=bullet_text(line.text).rstrip(".,; "), lead=lead)
         elif line.kind in (LineKind.HEADING, LineKind.LABEL):
             lead = heading_text(line.text)
-        elif line.kind not in (LineKind.NOISE, LineKind.RUNNING):
+        elif line.kind is not LineKind.NOISE:
             lead = bullet_text(line.text)

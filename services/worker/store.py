@@ -15,18 +15,17 @@ from services.runtime.database import Connection, Database
 from services.runtime.errors import DependencyDown
 from services.runtime.periodic import Periodic, periodic
 from services.worker.domain import Stage, Status
-from services.worker.generation import Event, NewEvent, is_late
+from services.worker.generation import Event, NewEvent
 
 # Told which generations have new events.
 OnEvent = Callable[[Sequence[UUID]], None]
+# Told what was recorded by this process.
+OnRecorded = Callable[[Event], None]
 
 # At most fifty announcements a second from here, each within the 8,000 bytes Postgres allows.
 ANNOUNCE_GAP_SECONDS = 0.02
 IDS_PER_ANNOUNCEMENT = 200
 RARELY = timedelta(hours=1)
-
-# Events of one generation are recorded one after another, so that sequences have no gap.
-LOCK_GENERATION = "SELECT pg_advisory_xact_lock(hashtextextended('worker:' || $1::uuid::text, 0))"
 
 GET_NEWEST_EVENT = """
 SELECT
@@ -37,11 +36,34 @@ ORDER BY sequence DESC
 LIMIT 1
 """
 
-INSERT_EVENT = """
+# The next number, unless it comes too late: nothing follows an end, and an older attempt has
+# nothing more to tell. Who records at the same time takes the same number, and the primary key lets
+# one of them through: the other looks again.
+APPEND_EVENT = """
 INSERT INTO worker.generation_events (
-    generation_id, sequence, attempt, status, stage, done, total, error_reason, error_message
+    generation_id, attempt, status, stage, done, total, error_reason, error_message, sequence
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+SELECT $1, $2::integer, $3, $4, $5, $6, $7, $8, coalesce(newest.sequence, 0) + 1
+FROM (SELECT) AS always
+LEFT JOIN LATERAL (
+    SELECT sequence, attempt, status
+    FROM worker.generation_events
+    WHERE generation_id = $1
+    ORDER BY sequence DESC
+    LIMIT 1
+) AS newest ON true
+WHERE newest.sequence IS NULL OR (newest.status = 'generating' AND newest.attempt <= $2::integer)
+ON CONFLICT (generation_id, sequence) DO NOTHING
+RETURNING sequence
+"""
+
+# Whether APPEND_EVENT found nothing to do, or somebody took its number.
+IS_LATE = """
+SELECT newest.status <> 'generating' OR newest.attempt > $2::integer
+FROM worker.generation_events AS newest
+WHERE newest.generation_id = $1
+ORDER BY newest.sequence DESC
+LIMIT 1
 """
 
 # A hint for followers in other processes, which poll as well. Not part of the transactions that
@@ -95,19 +117,17 @@ class EventStore:
         self._name = secrets.token_hex(4)
         self._unannounced: set[UUID] = set()
         self._announcing: Periodic | None = None
-        self._on_event: OnEvent | None = None
+        self._on_recorded: OnRecorded | None = None
 
     async def append_event(self, event: NewEvent) -> Event | None:
         """Records a change as the next in its sequence; None when it comes too late to count."""
-        async with self._database.transaction() as connection:
-            await connection.execute(LOCK_GENERATION, event.generation_id)
-            newest = await _newest(connection, event.generation_id)
-            if is_late(event, newest):
-                return None
-            sequence = newest.sequence + 1 if newest else 1
-            await connection.execute(INSERT_EVENT, *_values(event, sequence))
-        self._tell(event.generation_id)
-        return _numbered(event, sequence)
+        async with self._database.connection() as connection:
+            while (sequence := await connection.fetchval(APPEND_EVENT, *_values(event))) is None:
+                if await connection.fetchval(IS_LATE, event.generation_id, event.attempt):
+                    return None
+        recorded = _numbered(event, sequence)
+        self._tell(recorded)
+        return recorded
 
     @asynccontextmanager
     async def announcing(self) -> AsyncIterator[None]:
@@ -140,22 +160,24 @@ class EventStore:
             tag = await connection.execute(DELETE_OLD_EVENTS, age)
         return int(tag.rpartition(" ")[2])
 
-    async def listen(self, on_event: "OnEvent") -> None:
-        """Calls back for generations with new events, until the connection is lost."""
+    async def listen(self, on_event: "OnEvent", on_recorded: "OnRecorded") -> None:
+        """Calls back until the connection is lost: for every event that is recorded here, and for
+        generations with events that were recorded elsewhere.
+        """
 
         def hear(payload: str) -> None:
             name, _, ids = payload.partition(" ")
             if name != self._name:
                 on_event([UUID(one) for one in ids.split(",")])
 
-        self._on_event = on_event
+        self._on_recorded = on_recorded
         await self._database.listen({"worker_events": hear})
 
-    def _tell(self, generation_id: UUID) -> None:
+    def _tell(self, event: Event) -> None:
         """Those who follow it here at once, others in a moment."""
-        if self._on_event is not None:
-            self._on_event([generation_id])
-        self._unannounced.add(generation_id)
+        if self._on_recorded is not None:
+            self._on_recorded(event)
+        self._unannounced.add(event.generation_id)
         if self._announcing is not None:
             self._announcing.wake()
 
@@ -174,10 +196,9 @@ async def _newest(connection: Connection, generation_id: UUID) -> Event | None:
     return _event(row) if row else None
 
 
-def _values(event: NewEvent, sequence: int) -> tuple[Any, ...]:
+def _values(event: NewEvent) -> tuple[Any, ...]:
     return (
         event.generation_id,
-        sequence,
         event.attempt,
         event.status.value,
         event.stage.value,

@@ -146,6 +146,7 @@ class Watches(Generic[Message]):
         follower = self._followers.get(generation_id)
         if follower is None:
             follower = self._followers[generation_id] = Follower(view, self._render)
+            self._hear([generation_id])  # to be up to date when the next event comes
         follower.watchers += 1
         WATCHERS.inc()
         FOLLOWED.set(len(self._followers))
@@ -159,7 +160,15 @@ class Watches(Generic[Message]):
             FOLLOWED.set(len(self._followers))
 
     async def _listen(self) -> None:
-        await self._events.listen(self._hear)
+        await self._events.listen(self._hear, self._take)
+
+    def _take(self, event: Event) -> None:
+        """What was recorded here needs no look, if it is the next."""
+        follower = self._followers.get(event.generation_id)
+        if follower is not None and event.sequence == follower.sequence + 1:
+            self._add_event(follower, event)
+        else:
+            self._hear([event.generation_id])
 
     def _hear(self, generation_ids: Iterable[UUID]) -> None:
         if changed := self._followers.keys() & set(generation_ids):

@@ -125,6 +125,7 @@ async def test_who_does_not_hold_the_document_gets_nothing(house: House) -> None
     ("item", "field"),
     [
         (jobs_pb2.CompleteJobsRequest.Item(markdown="x" * (3 << 20) + "y"), "items[0].markdown"),
+        (jobs_pb2.CompleteJobsRequest.Item(markdown="x\0y"), "items[0].markdown"),
         (
             jobs_pb2.CompleteJobsRequest.Item(
                 markdown="x",
@@ -140,7 +141,7 @@ async def test_who_does_not_hold_the_document_gets_nothing(house: House) -> None
             "items[0].markdown",
         ),
     ],
-    ids=["too large", "two results"],
+    ids=["too large", "NUL", "two results"],
 )
 async def test_a_result_that_cannot_be_served_is_refused(
     house: House, item: jobs_pb2.CompleteJobsRequest.Item, field: str
@@ -153,3 +154,84 @@ async def test_a_result_that_cannot_be_served_is_refused(
         await complete(house, item)
 
     assert field in seen[0].details()
+
+
+async def test_a_worker_that_makes_something_else_is_not_believed(house: House) -> None:
+    """One from before documents were converted explains their first page instead."""
+    pdf_hash = await house.document("alice")
+    document = await convert(house, "alice", pdf_hash)
+    page = await house.suite.explain("alice", pdf_hash)
+    jobs = {job.kind: job for job in [await house.worker.lease() for _ in range(2)]}
+
+    explained = await house.worker.complete(jobs["document_markdown"])
+    item = jobs_pb2.CompleteJobsRequest.Item(
+        lease=jobs["page_explanation"].lease, markdown=MARKDOWN
+    )
+    converted = await house.suite.jobs.CompleteJobs(
+        jobs_pb2.CompleteJobsRequest(worker_id="worker-1", items=[item]),
+        metadata=house.suite.bearer("worker"),
+    )
+
+    assert [explained, *converted.verdicts] == 2 * [jobs_pb2.JOB_VERDICT_LEASE_LOST]
+    for generation_id in (document.generation_id, page.generation_id):
+        generation = await house.suite.generation(generation_id)
+        assert generation.status == cache_pb2.GENERATION_STATUS_GENERATING
+
+
+async def test_a_document_is_started_anew_as_it_is_made_today(house: House) -> None:
+    pdf_hash = await house.document("alice")
+    answer = await convert(house, "alice", pdf_hash)
+    await house.worker.fail(await house.worker.lease(), permanent=True)
+    await house.admin.execute(
+        "UPDATE cache.generations SET prompt_version = 'markdown-0', model = 'old'"
+    )
+
+    await house.suite.jobs.RedriveJobs(
+        jobs_pb2.RedriveJobsRequest(generation_ids=[answer.generation_id]),
+        metadata=house.suite.bearer("worker"),
+    )
+    job = await house.worker.lease()
+    asked = await convert(house, "alice", pdf_hash)
+
+    assert (job.kind, job.prompt_version) == ("document_markdown", "markdown-1")
+    assert asked.generation_id == job.lease.generation_id
+
+
+async def test_what_an_admin_took_away_is_not_started_anew(house: House) -> None:
+    pdf_hash = await house.document("alice")
+    answer = await convert(house, "alice", pdf_hash)
+    await house.suite.cache.InvalidateGenerations(
+        cache_pb2.InvalidateGenerationsRequest(pdf_hash=pdf_hash, reason="BAD_PROMPT"),
+        metadata=house.suite.bearer("admin"),
+    )
+    worker = house.suite.bearer("worker")
+
+    listed = await house.suite.jobs.ListFailedJobs(
+        jobs_pb2.ListFailedJobsRequest(), metadata=worker
+    )
+    await house.suite.jobs.RedriveJobs(
+        jobs_pb2.RedriveJobsRequest(generation_ids=[answer.generation_id]), metadata=worker
+    )
+
+    assert not listed.jobs
+    live = "SELECT count(*) FROM cache.generations WHERE status = 'generating'"
+    assert await house.admin.fetchval(live) == 0
+
+
+async def test_however_long_somebody_has_waited_the_result_is_taken(house: House) -> None:
+    await convert(house, "alice", await house.document("alice"))
+    job = await house.worker.lease()
+    await house.admin.execute("UPDATE cache.requests SET created_at = now() - interval '40 days'")
+
+    await complete(house, jobs_pb2.CompleteJobsRequest.Item(lease=job.lease, markdown=MARKDOWN))
+
+
+async def test_the_story_of_a_request_tells_its_kind(house: House) -> None:
+    answer = await convert(house, "alice", await house.document("alice"))
+
+    story = await house.suite.cache.DescribeRequest(
+        cache_pb2.DescribeRequestRequest(request_id=answer.request_id, user_id="alice"),
+        metadata=house.suite.bearer(),
+    )
+
+    assert story.kind == "document_markdown"

@@ -147,7 +147,9 @@ CASES = {
         f" {DEADLINE}",
         PRIMARY,
     ),
-    "COMPLETE_JOBS": case(job_store.COMPLETE_JOBS, f"{LEASES}, ARRAY['', '']::bytea[]", PRIMARY),
+    "COMPLETE_JOBS": case(
+        job_store.COMPLETE_JOBS, f"{LEASES}, ARRAY['', '']::bytea[], ARRAY[false, false]", PRIMARY
+    ),
     "RELEASE_JOBS": case(job_store.RELEASE_JOBS, LEASES, PRIMARY),
     "SERVE_WAITERS": case(
         job_store.SERVE_WAITERS, f"ARRAY[{A_GENERATION}]", "requests_by_generation_idx"

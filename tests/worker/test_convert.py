@@ -51,11 +51,34 @@ async def test_without_a_model_a_document_is_converted_all_the_same(
     assert (empty, scan) == ("", convert_module.PICTURE_ONLY)
 
 
+async def test_the_few_words_of_a_picture_page_are_kept(
+    databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    title = Sheet(text="Linear Algebra II", scan=3)
+    async with running_suite(databases, keys, tmp_path, explanation=OFFLINE) as suite:
+        generation = await convert(suite, document(title))
+
+    [page] = pages_of(generation.markdown)
+    assert "Linear Algebra II" in page
+    assert convert_module.PICTURE_ONLY in page
+
+
+async def test_a_scan_that_no_model_describes_leaves_a_note(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
+) -> None:
+    model.always(fake.refusal())
+    async with start_worker():
+        generation = await convert(cluster, document(Sheet(scan=4)))
+
+    assert generation.status == READY, generation.error
+    assert pages_of(generation.markdown) == [convert_module.UNREAD_PICTURE]
+
+
 async def test_pictures_and_scans_are_told_in_words(
     cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
 ) -> None:
     answers = iter([fake.picture(), fake.picture(ocr_text="Trees grow on scans.", alt_text="")])
-    model.answer = lambda _: next(answers)
+    model.answer = lambda _: next(answers)  # the first page is read alone, for it tells how many
     made = document(
         Sheet(text="A tree has six nodes and two leaves here.", pictures=[1]), Sheet(scan=2)
     )
@@ -105,7 +128,7 @@ async def test_a_retry_does_not_pay_for_pictures_again(
 async def test_progress_counts_pages(
     cluster: Suite, start_worker: StartWorker, admin_url: str
 ) -> None:
-    sheets = [Sheet(text=f"Page {n} tells about trees.") for n in range(1, 6)]
+    sheets = [Sheet(text=f"Page {n} tells about trees.") for n in range(1, 7)]
     async with start_worker():
         generation = await convert(cluster, document(*sheets))
 
@@ -116,7 +139,7 @@ async def test_progress_counts_pages(
         generation.generation_id,
     )
     await connection.close()
-    assert [tuple(event) for event in events] == [(1, 5), (2, 5), (3, 5), (4, 5)]
+    assert [tuple(event) for event in events] == [(1, 6), (5, 6)]
 
 
 async def test_more_than_can_be_handed_over_is_refused_and_given_back(

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from services.worker.domain import ImageSummary, ImageType
-from services.worker.page_markdown import page_markdown, plain
+from services.worker.page_markdown import page_markdown, pictures_markdown, plain
 
 PAGE = """7
 
@@ -31,9 +31,9 @@ Lecture 4, spring term
 
 
 def test_a_page_keeps_its_structure() -> None:
-    neighbour = "8\n\nSomething else.\n\nLecture 4, spring term\n"
+    previous = "6\n\nSomething else.\n\nLecture 4, spring term\n"
 
-    assert page_markdown(PAGE, [neighbour]).split("\n\n") == [
+    assert page_markdown(PAGE, page=12, previous=previous).split("\n\n") == [
         "### 1.2 Metric spaces",
         "A metric space is a set with a distance. Its points may be anything at all.",
         "The distance obeys three rules:",
@@ -45,17 +45,42 @@ def test_a_page_keeps_its_structure() -> None:
     ]
 
 
-def test_a_line_that_a_neighbour_repeats_is_kept_within_a_paragraph() -> None:
-    page = (
-        "First comes this line of the text,\nand this one is on both pages, by chance,\nthen more."
+@pytest.mark.parametrize(
+    ("page", "previous"),
+    [
+        # Figures that differ from page to page are not page numbers.
+        (
+            "Amount due: 250 EUR\n\n42\n\n17\n\nSum of all: 59",
+            "Amount due: 310 EUR\n\n42\n\n20\n\nSum of all: 80",
+        ),
+        # Parts of a series.
+        ("Quicksort (2)\n\nSwap both.\n\nGo on.", "Quicksort (1)\n\nChoose one.\n\nGo off."),
+        # A line that is on both pages by chance, within a paragraph.
+        ("It was so,\nas it is said,\nfor ever.", "as it is said,\n\nand so on."),
+        ("Page 3 is blank.", "Page 2 is blank."),
+    ],
+)
+def test_nothing_is_lost_that_may_be_words_of_the_text(page: str, previous: str) -> None:
+    written = page_markdown(page, page=3, previous=previous)
+
+    assert " ".join(written.replace("#", "").split()) == " ".join(page.split())
+
+
+@pytest.mark.parametrize(
+    ("head", "before"),
+    [
+        ("Trees 3", "Trees 2"),
+        ("- 14 -", "- 13 -"),
+        ("3 / 20", "2 / 20"),
+        ("Exam 2026", "Exam 2026"),
+    ],
+)
+def test_heads_and_feet_are_told_once(head: str, before: str) -> None:
+    written = page_markdown(
+        f"{head}\n\nA leaf falls.", page=3, previous=f"{before}\n\nA tree grows."
     )
-    neighbour = "and this one is on both pages, by chance,\n\nand so on."
 
-    assert "by chance" in page_markdown(page, [neighbour])
-
-
-def test_a_page_like_its_neighbours_is_not_emptied() -> None:
-    assert page_markdown("Page 3 is blank.", ["Page 2 is blank."]) == "Page 3 is blank."
+    assert written == "A leaf falls."
 
 
 def test_cells_of_a_table_are_no_headings() -> None:
@@ -78,6 +103,7 @@ def test_cells_of_a_table_are_no_headings() -> None:
         "1. not a list of ours",
         "--- and not a rule",
         "| not | a | table |",
+        "~~not struck~~",
         "\\<b>escaped by the page\\</b>",
     ],
 )
@@ -85,10 +111,19 @@ def test_what_a_page_says_stays_words(hostile: str) -> None:
     written = plain(hostile)
 
     live = re.sub(r"\\(.)", "", written)
-    assert not re.search(r"[<>`*_\[\]]", live)
+    assert not re.search(r"[<>`*_~\[\]]", live)
     assert not re.match(r"([#+=~|-]|\d+[.)])", written)
     # Taking the escapes away gives the words back.
     assert re.sub(r"\\(.)", r"\1", written) == " ".join(hostile.split())
+
+
+@pytest.mark.parametrize("opening", ["1.2 ", "Definition 4. ("])
+def test_headings_and_labels_are_words_too(opening: str) -> None:
+    hostile = f"{opening}<b>*x*</b>{')' if '(' in opening else ''}"
+
+    live = re.sub(r"\\(.)", "", page_markdown(hostile))
+
+    assert not re.search(r"[<>`\[\]]|(?<!\*)\*(?!\*)", live)
 
 
 def test_pictures_are_told_in_words() -> None:
@@ -97,7 +132,7 @@ def test_pictures_are_told_in_words() -> None:
     )
     ornament = ImageSummary(digest="b", image_type=ImageType.DECORATIVE, alt_text="a line")
 
-    told = page_markdown("", (), [chart, ornament])
+    told = pictures_markdown([chart, ornament])
 
     assert told == "> **Chart:** Prices rise. x \\[y\\]"
 

@@ -11,11 +11,12 @@ from glossa.cache.v1 import cache_pb2
 from glossa.worker.v1 import worker_pb2
 
 from services.local.fake_answers import PICTURE
+from services.worker import clients
 from tests import fake_openai as fake
 from tests.fake_openai import Answer, FakeOpenAI, Question
 from tests.suite import Suite
 from tests.worker.conftest import StartWorker
-from tests.worker.pages import FAILED, LONG_TEXT, READY, Sheet, document, explained
+from tests.worker.pages import FAILED, LONG_TEXT, READY, Sheet, document, explained, png
 from tests.worker.proxy import proxied
 from tests.worker.test_lease_loop import until_ended, until_generation
 
@@ -137,6 +138,52 @@ async def test_pictures_described_before_a_failure_are_not_paid_for_again(
     assert (generation.status, generation.attempts) == (READY, 2)
     assert asked_about(model).count("image") == 4  # three, and the one that failed again
     assert failed
+
+
+async def test_pictures_of_one_page_take_bounded_memory(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is too much is left out; a smaller one after it is not."""
+    page = Sheet(text="A page with three pictures of noise.", pictures=[1, 2, 3])
+    monkeypatch.setattr(clients, "MOST_IMAGE_BYTES", 2 * len(png(1)) + 100)
+    async with start_worker():
+        generation = await explained(cluster, document(page))
+
+    assert generation.status == READY
+    assert asked_about(model).count("image") == 2
+
+
+async def test_an_answer_counts_though_another_picture_did_not_get_its_turn(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
+) -> None:
+    """Only a job for which nothing was asked is given back untouched."""
+    model.always(fake.error(429, retry_after="3600"))
+    page = Sheet(text="A page with two pictures on it, and words.", pictures=[1, 2])
+    async with start_worker(model_concurrency=1, model_hold_seconds=0.05):
+        uploaded = await cluster.upload("ada", document(page))
+        asked = await cluster.explain("ada", uploaded.document.pdf_hash)
+        await until_generation(
+            cluster, asked.generation_id, lambda one: one.stage == cache_pb2.STAGE_RETRYING
+        )
+
+    assert model.calls == 1
+
+
+async def test_what_a_crash_left_behind_is_forgotten_by_the_next_worker(
+    cluster: Suite, start_worker: StartWorker, database: "asyncpg.Connection[Any]"
+) -> None:
+    await database.execute(
+        "INSERT INTO worker.chunk_plans (generation_id, text_digest, chunk_ends, created_at)"
+        " VALUES (gen_random_uuid(), repeat('0', 64), '{3}', now() - interval '3 days')"
+    )
+    await database.execute(
+        "INSERT INTO worker.image_summaries (digest, prompt_version, model, image_type, used_at)"
+        " VALUES (repeat('0', 64), '1', 'm', 'photo', now() - interval '100 days')"
+    )
+    async with start_worker():
+        await until_forgotten(database)
+        while await database.fetchval("SELECT count(*) FROM worker.image_summaries"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_a_scanned_page_is_seen_as_a_whole_and_paid_for_once(

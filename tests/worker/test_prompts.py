@@ -9,13 +9,14 @@ from services.runtime.settings import PROMPT_VERSION
 from services.worker import prompts
 from services.worker.chunks import CHUNK_CHARACTERS, MAX_CHUNKS
 from services.worker.material import CONTEXT_CHARACTERS
-from services.worker.output import IMAGE_SCHEMA, STICKER_SCHEMA
+from services.worker.output import IMAGE_SCHEMA, OCR_CHARACTERS, STICKER_SCHEMA
 
 # Every version there has been, and what it stood for. A change adds a line, and a PROMPT_VERSION.
 VERSIONS = {
     "2026-11-18.1": "3f4f51cd9c39fac7",
     "2026-11-18.2": "c8a33e6561a12597",
     "2026-11-18.3": "0dd9d20ae4e91b61",
+    "2026-11-18.4": "4b55e73e0e5a43b7",
 }
 
 
@@ -24,7 +25,14 @@ def what_models_are_told() -> str:
     digest = hashlib.sha256()
     for file in prompts.prompt_files():
         digest.update(f"{file.name}\n".encode() + file.read_bytes())
-    shape = [STICKER_SCHEMA, IMAGE_SCHEMA, CHUNK_CHARACTERS, MAX_CHUNKS, CONTEXT_CHARACTERS]
+    shape = [
+        STICKER_SCHEMA,
+        IMAGE_SCHEMA,
+        CHUNK_CHARACTERS,
+        MAX_CHUNKS,
+        CONTEXT_CHARACTERS,
+        OCR_CHARACTERS,
+    ]
     digest.update(json.dumps(shape, sort_keys=True).encode())
     return digest.hexdigest()[:16]
 

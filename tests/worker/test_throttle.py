@@ -127,22 +127,23 @@ async def test_no_more_calls_are_under_way_than_the_limit_allows(pace: Pace) -> 
     assert most == 4
 
 
-async def test_who_came_first_is_served_first(pace: Pace) -> None:
-    slots, served = throttle(pace, asyncio.get_running_loop().time), list[int]()
+async def test_who_came_first_is_served_first(clock: Clock) -> None:
+    """Even before one that comes at the very moment in which a slot becomes free."""
+    slots, served = throttle(Pace(most=1, quota_pause=PAUSE), clock), list[str]()
 
-    async def call(number: int) -> None:
+    async def call(name: str) -> None:
         async with slots.slot():
-            served.append(number)
+            served.append(name)
 
     async with AsyncExitStack() as busy, asyncio.TaskGroup() as tasks:
-        for _ in range(8):
-            await busy.enter_async_context(slots.slot())
-        for number in range(5):
-            tasks.create_task(call(number))
+        await busy.enter_async_context(slots.slot())
+        for name in ("first", "second"):
+            tasks.create_task(call(name))
         await asyncio.sleep(0)
         await busy.aclose()
+        await call("last")
 
-    assert served == [0, 1, 2, 3, 4]
+    assert served == ["first", "second", "last"]
 
 
 async def test_a_pause_one_call_was_told_holds_for_all_of_the_process(

@@ -12,6 +12,7 @@ import pytest
 
 from services.runtime.database import open_database
 from services.worker.domain import Failure, Lease, Progress, Stage, Status, Verdict
+from services.worker.follower import Follower
 from services.worker.generation import (
     GenerationView,
     NewEvent,
@@ -21,7 +22,7 @@ from services.worker.generation import (
     ready_event,
     snapshot,
 )
-from services.worker.store import INSERT_EVENT, EventStore
+from services.worker.store import EventStore
 from tests.worker.waiting import until
 
 
@@ -87,7 +88,10 @@ async def test_the_database_itself_refuses_a_second_end(
     try:
         with pytest.raises(asyncpg.UniqueViolationError):
             await connection.execute(
-                INSERT_EVENT, one.generation_id, 2, 1, "failed", "failed", 0, 0, "", ""
+                "INSERT INTO worker.generation_events"
+                " (generation_id, sequence, attempt, status, stage)"
+                " VALUES ($1, 2, 1, 'failed', 'failed')",
+                one.generation_id,
             )
     finally:
         await connection.close()
@@ -114,7 +118,9 @@ async def test_many_generations_are_read_at_once_each_from_its_own_sequence(
 async def listening_on(store: EventStore) -> AsyncIterator[list[UUID]]:
     """What the store tells of meanwhile."""
     heard: list[UUID] = []
-    task = asyncio.create_task(store.listen(heard.extend))
+    task = asyncio.create_task(
+        store.listen(heard.extend, lambda event: heard.append(event.generation_id))
+    )
     try:
         yield heard
     finally:
@@ -141,7 +147,7 @@ async def test_a_recorded_event_is_announced_to_other_processes(
 
 async def test_who_follows_here_is_told_at_once_and_once(store: EventStore) -> None:
     async with listening_on(store) as heard, store.announcing():
-        await until(lambda: store._on_event is not None)
+        await until(lambda: store._on_recorded is not None)
         for _ in range(3):
             await store.append_event(reading(lease()))
         assert len(heard) == 3
@@ -213,6 +219,32 @@ async def test_a_snapshot_prefers_the_newest_event_unless_the_cache_knows_more(
     update = snapshot(view, newest)
 
     assert (update.stage, update.attempt, update.sequence) == told
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "told"),
+    [(2, 1, True), (99, 98, True), (141, 140, False), (150, 140, True), (1001, 999, False)],
+)
+async def test_far_back_in_the_queue_not_every_step_is_told(
+    before: int, now: int, told: bool
+) -> None:
+    view = GenerationView(
+        generation_id=uuid4(),
+        status=Status.GENERATING,
+        stage=Stage.QUEUED,
+        attempts=0,
+        queue_position=before,
+    )
+    follower = Follower(view, lambda update: update.queue_position)
+    seen = replace(snapshot(view, None), sequence=0)
+    updates = follower.updates(seen, heartbeat=timedelta(milliseconds=1))
+    assert await anext(updates) == before  # a heartbeat: it waits
+
+    follower.see(replace(view, queue_position=now))
+    first = await anext(updates)
+
+    # Otherwise the next thing to come is a heartbeat, which repeats what was told.
+    assert first == (now if told else before)
 
 
 async def test_a_missing_end_is_recorded_whatever_attempt_was_recorded_before(
