@@ -375,6 +375,7 @@ def _render_pattern(job: Job) -> pb.Job:
     """What a job has in common with others."""
     message = pb.Job(
         kind=job.key.kind,
+        scope=job.key.scope,
         locale=job.key.locale,
         effective_mode=MODES[job.key.effective_mode],
         prompt_version=job.key.prompt_version,

@@ -62,6 +62,8 @@ class Job:
 
     lease: Lease
     kind: str
+    # "shared", or whose alone the result is.
+    scope: str
     pdf_hash: str
     page: int
     locale: str

@@ -28,7 +28,7 @@ class ImageAnalysis:
     def __init__(self, *, calls: ModelCalls, store: ImageStore) -> None:
         self._calls = calls
         self._store = store
-        self._under_way: SharedCalls[str, ImageSummary] = SharedCalls()
+        self._under_way: SharedCalls[tuple[str, str], ImageSummary] = SharedCalls()
 
     async def analyse(
         self, job: Job, images: Sequence[Image], tell: Tell
@@ -36,7 +36,7 @@ class ImageAnalysis:
         """What the images show, in their order. Tells how many of them are known."""
         if not images:
             return ()
-        summaries = await self._known([image.digest for image in images])
+        summaries = await self._known(job, [image.digest for image in images])
         IMAGES.labels("known").inc(len(summaries))
 
         async def tell_progress() -> None:
@@ -67,7 +67,7 @@ class ImageAnalysis:
             async with room:
                 try:
                     return await self._under_way.run(
-                        image.digest, lambda: self._describe(job, image)
+                        (job.scope, image.digest), lambda: self._describe(job, image)
                     )
                 except Exception as error:  # cancellation is none
                     return error
@@ -83,11 +83,11 @@ class ImageAnalysis:
 
     async def _describe(self, job: Job, image: Image) -> ImageSummary:
         # Somebody may have described it since we looked.
-        known = await self._known([image.digest])
+        known = await self._known(job, [image.digest])
         if image.digest in known:
             return known[image.digest]
         summary = await self._ask(job, image)
-        await self._save(summary)
+        await self._save(job, summary)
         return summary
 
     async def _ask(self, job: Job, image: Image) -> ImageSummary:
@@ -103,15 +103,15 @@ class ImageAnalysis:
         IMAGES.labels("described").inc()
         return description.summary
 
-    async def _known(self, digests: Sequence[str]) -> dict[str, ImageSummary]:
+    async def _known(self, job: Job, digests: Sequence[str]) -> dict[str, ImageSummary]:
         try:
-            return await self._store.list_summaries(digests)
+            return await self._store.list_summaries(digests, job.scope)
         except DependencyDown as error:
             log.warning("image_summaries_not_read", reason=error.reason)
             return {}
 
-    async def _save(self, summary: ImageSummary) -> None:
+    async def _save(self, job: Job, summary: ImageSummary) -> None:
         try:
-            await self._store.save_summary(summary)
+            await self._store.save_summary(summary, job.scope)
         except DependencyDown as error:
             log.warning("image_summary_not_saved", reason=error.reason)

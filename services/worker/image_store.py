@@ -10,27 +10,29 @@ LIST_SUMMARIES = """
 SELECT digest, image_type, ocr_text, alt_text, used_at < now() - interval '1 day' AS is_stale
 FROM worker.image_summaries
 WHERE digest = ANY ($1::text[]) AND prompt_version = $2 AND model = $3
+  AND scope IN ('shared', $4)
 """
 
 TOUCH_SUMMARIES = """
 UPDATE worker.image_summaries
 SET used_at = now()
 WHERE digest = ANY ($1::text[]) AND prompt_version = $2 AND model = $3
+  AND scope IN ('shared', $4)
 """
 
 # Another process may have described it meanwhile: one description is as good as the other.
 SAVE_SUMMARY = """
 INSERT INTO worker.image_summaries (
-    digest, prompt_version, model, image_type, ocr_text, alt_text
+    digest, prompt_version, model, scope, image_type, ocr_text, alt_text
 )
-VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (digest, prompt_version, model) DO NOTHING
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (digest, prompt_version, model, scope) DO NOTHING
 """
 
 PRUNE_SUMMARIES = """
 DELETE FROM worker.image_summaries AS summary
-WHERE (summary.digest, summary.prompt_version, summary.model) IN (
-    SELECT old.digest, old.prompt_version, old.model FROM worker.image_summaries AS old
+WHERE (summary.digest, summary.prompt_version, summary.model, summary.scope) IN (
+    SELECT old.digest, old.prompt_version, old.model, old.scope FROM worker.image_summaries AS old
     WHERE old.used_at < now() - $1::interval
     ORDER BY old.used_at LIMIT 1000
 )
@@ -44,12 +46,13 @@ class ImageStore:
         self._database = database
         self._made_by = (prompt_version, model)
 
-    async def list_summaries(self, digests: Sequence[str]) -> dict[str, ImageSummary]:
+    async def list_summaries(self, digests: Sequence[str], scope: str) -> dict[str, ImageSummary]:
+        """What is known to everybody, and to whose scope it is."""
         async with self._database.connection() as connection:
-            rows = await connection.fetch(LIST_SUMMARIES, digests, *self._made_by)
+            rows = await connection.fetch(LIST_SUMMARIES, digests, *self._made_by, scope)
             stale = [row["digest"] for row in rows if row["is_stale"]]
             if stale:
-                await connection.execute(TOUCH_SUMMARIES, stale, *self._made_by)
+                await connection.execute(TOUCH_SUMMARIES, stale, *self._made_by, scope)
         return {
             row["digest"]: ImageSummary(
                 digest=row["digest"],
@@ -60,12 +63,13 @@ class ImageStore:
             for row in rows
         }
 
-    async def save_summary(self, summary: ImageSummary) -> None:
+    async def save_summary(self, summary: ImageSummary, scope: str) -> None:
         async with self._database.connection() as connection:
             await connection.execute(
                 SAVE_SUMMARY,
                 summary.digest,
                 *self._made_by,
+                scope,
                 summary.image_type.value,
                 summary.ocr_text,
                 summary.alt_text,

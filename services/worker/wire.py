@@ -44,6 +44,8 @@ def job_from(message: jobs_pb2.Job) -> Job:
     return Job(
         lease=Lease(generation_id=UUID(message.lease.generation_id), attempt=message.lease.attempt),
         kind=message.kind,
+        # A Cache of an older version does not tell: nothing is shared then.
+        scope=message.scope or f"generation:{message.lease.generation_id}",
         pdf_hash=message.pdf_hash,
         page=message.page,
         locale=message.locale,

@@ -48,34 +48,34 @@ async def age(database: Database, table: str, column: str, by: timedelta) -> Non
 
 
 async def test_a_summary_belongs_to_a_prompt_version_and_a_model(database: Database) -> None:
-    await images(database).save_summary(CHART)
+    await images(database).save_summary(CHART, "shared")
 
-    assert await images(database).list_summaries([DIGEST, "b" * 64]) == {DIGEST: CHART}
-    assert await images(database, prompts="2").list_summaries([DIGEST]) == {}
-    assert await images(database, model="n").list_summaries([DIGEST]) == {}
+    assert await images(database).list_summaries([DIGEST, "b" * 64], "shared") == {DIGEST: CHART}
+    assert await images(database, prompts="2").list_summaries([DIGEST], "shared") == {}
+    assert await images(database, model="n").list_summaries([DIGEST], "shared") == {}
 
 
 async def test_two_processes_may_describe_the_same_picture_and_the_first_stays(
     database: Database,
 ) -> None:
     other = ImageSummary(digest=DIGEST, image_type=ImageType.PHOTO)
-    await images(database).save_summary(CHART)
-    await asyncio.gather(*(images(database).save_summary(other) for _ in range(5)))
+    await images(database).save_summary(CHART, "shared")
+    await asyncio.gather(*(images(database).save_summary(other, "shared") for _ in range(5)))
 
-    assert await images(database).list_summaries([DIGEST]) == {DIGEST: CHART}
+    assert await images(database).list_summaries([DIGEST], "shared") == {DIGEST: CHART}
 
 
 async def test_summaries_that_are_used_are_kept(database: Database) -> None:
     store = images(database)
-    await store.save_summary(CHART)
+    await store.save_summary(CHART, "shared")
     await age(database, "image_summaries", "used_at", 60 * DAY)
-    await store.list_summaries([DIGEST])  # some page shows it still
+    await store.list_summaries([DIGEST], "shared")  # some page shows it still
     await age(database, "image_summaries", "used_at", 60 * DAY)
 
     assert await store.prune(90 * DAY) == 0
     await age(database, "image_summaries", "used_at", 60 * DAY)
     assert await store.prune(90 * DAY) == 1
-    assert await store.list_summaries([DIGEST]) == {}
+    assert await store.list_summaries([DIGEST], "shared") == {}
 
 
 async def test_chunks_come_back_as_they_were_kept(database: Database) -> None:

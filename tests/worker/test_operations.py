@@ -31,6 +31,7 @@ def call(model: str = "gpt-4.1-mini") -> ModelCall:
     job = Job(
         lease=Lease(generation_id=uuid4(), attempt=1),
         kind="page_explanation",
+        scope="shared",
         pdf_hash="a" * 64,
         page=1,
         locale="en",

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 from glossa.cache.v1 import cache_pb2
+from glossa.quota.v1 import quota_pb2
 from glossa.worker.v1 import worker_pb2
 
 from services.local.fake_answers import PICTURE
@@ -177,8 +178,9 @@ async def test_what_a_crash_left_behind_is_forgotten_by_the_next_worker(
         " VALUES (gen_random_uuid(), repeat('0', 64), '{3}', now() - interval '3 days')"
     )
     await database.execute(
-        "INSERT INTO worker.image_summaries (digest, prompt_version, model, image_type, used_at)"
-        " VALUES (repeat('0', 64), '1', 'm', 'photo', now() - interval '100 days')"
+        "INSERT INTO worker.image_summaries"
+        " (digest, prompt_version, model, scope, image_type, used_at)"
+        " VALUES (repeat('0', 64), '1', 'm', 'shared', 'photo', now() - interval '100 days')"
     )
     async with start_worker():
         await until_forgotten(database)
@@ -350,3 +352,20 @@ async def test_the_worker_goes_on_without_its_database(
 
     assert generation.status == READY
     assert asked_about(model) == ["image", "stickers"]
+
+
+async def test_what_was_made_for_one_who_does_not_share_serves_nobody_else(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
+) -> None:
+    await cluster.quota.UpdatePreferences(
+        quota_pb2.UpdatePreferencesRequest(user_id="ada", share_to_cache=False),
+        metadata=cluster.bearer(),
+    )
+    own = Sheet(text="A tree has six nodes and two leaves here.", pictures=[1])
+    same_picture = Sheet(text="Another page shows the same picture again.", pictures=[1])
+    async with start_worker():
+        await explained(cluster, document(own), user="ada")
+        await explained(cluster, document(same_picture), user="bob")
+        await explained(cluster, document(same_picture), user="ada")  # her own, kept for her
+
+    assert asked_about(model) == ["image", "stickers", "image", "stickers", "stickers"]
