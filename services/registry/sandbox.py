@@ -175,6 +175,7 @@ class PdfSandbox:
         self._free = asyncio.Semaphore(limits.children)
         self._idle: list[Child] = []
         self._going: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @property
     def pids(self) -> list[int]:
@@ -240,7 +241,8 @@ class PdfSandbox:
                 self._idle.append(await Child.start(self._limits))
 
     async def close(self) -> None:
-        """End every child and wait until they are gone."""
+        """End every child and wait until they are gone; one that still works ends with its task."""
+        self._closed = True
         while self._idle:
             self._retire(self._idle.pop())
         await asyncio.gather(*self._going)
@@ -293,7 +295,8 @@ class PdfSandbox:
             except BaseException:
                 self._retire(child)
                 raise
-            if child.tasks_done >= self._limits.tasks_per_child or spent(answer, parts):
+            worn = child.tasks_done >= self._limits.tasks_per_child or spent(answer, parts)
+            if worn or self._closed:
                 self._retire(child)
             else:
                 self._idle.append(child)

@@ -89,7 +89,8 @@ async def test_the_fence_holds_whatever_the_statement_asks(
     monkeypatch.setattr(
         careless,
         "SELECT entry_id, created_at, kind, units, user_id AS reason, request_id, NULL, NULL, NULL,"
-        " NULL, NULL, NULL FROM quota.ledger_entries WHERE $1 <> '' AND entry_id < $2 LIMIT $3",
+        " NULL, NULL, NULL, NULL FROM quota.ledger_entries"
+        " WHERE $1 <> '' AND entry_id < $2 LIMIT $3",
     )
 
     lines = await LedgerStore(database).list_ledger("alice", before=2**62, most=100)

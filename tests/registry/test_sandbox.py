@@ -330,3 +330,14 @@ async def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None
     parent.kill()
     await parent.communicate()
     await until_gone(child)
+
+
+async def test_a_child_that_still_works_when_the_sandbox_closes_ends_with_its_task() -> None:
+    with handed_over(pdfs.text_pdf("a", "b", "c")) as file:
+        async with open_sandbox(SandboxLimits(children=1)) as sandbox:
+            working = asyncio.create_task(sandbox.inspect(file))
+            await asyncio.sleep(0)
+        pages = await working
+
+    assert pages == 3
+    assert sandbox.pids == []
