@@ -82,7 +82,7 @@ class ImageType(StrEnum):
     TEXT = "text"
     # Nothing to explain: an ornament, a logo, a background.
     DECORATIVE = "decorative"
-    # The model will not or cannot say; asking again would cost the same for nothing.
+    # Nothing is known of it: the model refused to say, or what it said could not be used.
     UNDESCRIBED = "undescribed"
 
 
