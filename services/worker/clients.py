@@ -84,7 +84,8 @@ class Registry:
         return PageContent(
             text=text.text,
             has_hidden_text=text.has_hidden_text,
-            neighbours=tuple(one.text for one in neighbours),
+            # What readers of a neighbour cannot see is kept back with all of its text.
+            neighbours=tuple("" if one.has_hidden_text else one.text for one in neighbours),
             images=tuple(images),
             total_pages=text.total_pages,
         )

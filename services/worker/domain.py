@@ -114,6 +114,7 @@ class PageContent:
     """What the Registry has of a page."""
 
     text: str
+    # Their texts in the order of pages; empty where some of it is hidden.
     neighbours: tuple[str, ...] = ()
     has_hidden_text: bool = False
     # Distinct ones, those that only decorate left out.
@@ -141,6 +142,8 @@ class Page:
     text: str
     locale: str
     neighbours: tuple[str, ...] = ()
+    # Some of the text is not seen by readers, and nobody knows which.
+    has_hidden_text: bool = False
     effective_mode: str = "text_only"
     images_count: int = 0
     summaries: tuple[ImageSummary, ...] = ()

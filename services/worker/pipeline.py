@@ -81,6 +81,7 @@ class Pipeline:
             text=content.text,
             locale=job.locale,
             neighbours=content.neighbours,
+            has_hidden_text=content.has_hidden_text,
             effective_mode=job.effective_mode,
             images_count=job.images_count,
             summaries=await self._images.analyse(job, pictures, tell),
