@@ -230,6 +230,18 @@ async def test_a_page_with_hidden_text_is_seen_as_its_reader_sees_it(
     assert len(question.images) == 1
 
 
+async def test_a_page_of_nothing_but_drawings_is_seen_as_a_whole(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
+) -> None:
+    async with start_worker():
+        generation = await explained(cluster, document(Sheet(drawing=True)))
+
+    assert (generation.status, len(generation.stickers)) == (READY, 1)
+    (question,) = model.questions
+    assert question.material["page_image_attached"] is True
+    assert len(question.images) == 1
+
+
 @pytest.mark.parametrize("page", [Sheet(), Sheet(ornaments=[5])])
 async def test_a_page_with_nothing_on_it_gets_an_empty_result_and_costs_no_call(
     cluster: Suite,
