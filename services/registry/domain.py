@@ -164,6 +164,8 @@ class PageText:
     has_hidden_text: bool = False
     # Of the document; neighbours do not tell.
     total_pages: int = 0
+    # Rendered, and of one colour all over.
+    is_blank: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,15 +46,9 @@ class Pages:
         self, owner: Owner, target: UUID | str, page: int, *, neighbours: int = 0
     ) -> ResolvedPage:
         """A page of the owner's file, or of a document the owner holds, with what is on it."""
-        last = min(page + neighbours, HIGHEST_PAGE)
-        around = list(range(max(1, page - neighbours), last + 1))
-        known = await self._store.resolve(owner, target, around)
-        check_in_range(known, page)
+        known = await self._store.resolve(owner, target, possible_pages(page, neighbours))
         total_pages = known.total_pages
-        wanted = pages_around(page, neighbours=neighbours, total_pages=total_pages)
-        if page in known.pages:  # a page that is known to be broken asks nothing of its neighbours
-            metadata_of(as_seen(known.pages[page]))
-        pages = await self.complete(known, wanted)
+        pages = await self._around(known, page, neighbours)
         metadata = metadata_of(pages[page])
         return ResolvedPage(
             pdf_hash=known.pdf_hash,
@@ -76,11 +70,11 @@ class Pages:
         include_render: bool,
     ) -> PageContent:
         """What is on a page, for a caller that has been let in already."""
-        known = await self._store.find_pages(pdf_hash, [page])
+        known = await self._store.find_pages(pdf_hash, possible_pages(page, neighbours))
         if known is None:
             raise DocumentNotFound
-        check_in_range(known, page)
-        metadata = metadata_of((await self.complete(known, [page]))[page])
+        pages = await self._around(known, page, neighbours)
+        metadata = metadata_of(pages[page])
         async with self._objects.opened(pdf_hash) as descriptor:
             try:
                 content = await self._sandbox.read(
@@ -97,7 +91,20 @@ class Pages:
             has_hidden_text=metadata.has_hidden_text,
             total_pages=known.total_pages,
         )
-        return replace(content, text=text)
+        around = tuple(
+            replace(one, has_hidden_text=may_hide_text(pages.get(one.page)))
+            for one in content.neighbours
+        )
+        return replace(content, text=text, neighbours=around)
+
+    async def _around(self, known: KnownPages, page: int, neighbours: int) -> dict[int, Seen]:
+        """A page and its neighbours; only the page itself has to be one that can be read."""
+        check_in_range(known, page)
+        if page in known.pages:  # a page that is known to be broken asks nothing of its neighbours
+            metadata_of(as_seen(known.pages[page]))
+        return await self.complete(
+            known, pages_around(page, neighbours=neighbours, total_pages=known.total_pages)
+        )
 
     async def describe(
         self, owner: Owner, target: UUID | str, wanted: Sequence[int]
@@ -125,6 +132,16 @@ class Pages:
         if lasting:
             await self._store.add_pages(pdf_hash, lasting)
         return {(pdf_hash, page): found for page, found in seen.items()}
+
+
+def possible_pages(page: int, neighbours: int) -> list[int]:
+    """A page and its neighbours, as long as it is not known how many pages there are."""
+    return list(range(max(1, page - neighbours), min(page + neighbours, HIGHEST_PAGE) + 1))
+
+
+def may_hide_text(seen: Seen | None) -> bool:
+    """Of a neighbour: one that could not be looked at is not to be trusted."""
+    return not isinstance(seen, PageMetadata) or seen.has_hidden_text
 
 
 def check_in_range(known: KnownPages, page: int) -> None:

@@ -79,7 +79,7 @@ def page_content(page: int, result: dict[str, Any]) -> PageContent:
     """The child's answer as values."""
     render = result["render"]
     return PageContent(
-        text=PageText(page=page, text=result["text"]),
+        text=PageText(page=page, text=result["text"], is_blank=bool(result["is_blank"])),
         neighbours=tuple(PageText(page=n, text=text) for n, text in result["neighbours"]),
         images=tuple(
             PageImage(**{**image, "content": base64.b64decode(image["content"])})

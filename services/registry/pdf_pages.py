@@ -193,11 +193,13 @@ def read(
     sheet = document.load_page(page - 1)
     around = [n for n in range(page - neighbours, page + neighbours + 1) if n != page]
     inside = [n for n in around if 1 <= n <= document.page_count]
+    seen = render(sheet) if include_render else None
     return {
         "text": page_text(sheet),
         "neighbours": [[n, neighbour_text(document, n)] for n in inside],
         "images": page_images(sheet) if include_images else [],
-        "render": encoded(render(sheet)) if include_render else None,
+        "render": encoded(seen.png) if seen else None,
+        "is_blank": seen is not None and seen.is_blank,
     }
 
 
@@ -289,14 +291,29 @@ def cut_out(sheet: pymupdf.Page, box: pymupdf.Rect) -> pymupdf.Pixmap:
     return sheet.get_pixmap(matrix=pymupdf.Matrix(zoom, zoom), clip=visible, alpha=False)
 
 
-def render(sheet: pymupdf.Page) -> bytes:
+class Render(NamedTuple):
+    """A page as its readers see it."""
+
+    png: bytes
+    is_blank: bool
+
+
+def render(sheet: pymupdf.Page) -> Render:
     """The whole page as PNG, at most 2000 pixels long, less when it would not fit a message."""
     zoom = LONGEST_SIDE_PIXELS / max(sheet.rect.width, sheet.rect.height, 1.0)
-    content: bytes = sheet.get_pixmap(matrix=pymupdf.Matrix(zoom, zoom), alpha=False).tobytes("png")
+    seen = sheet.get_pixmap(matrix=pymupdf.Matrix(zoom, zoom), alpha=False)
+    content, is_blank = seen.tobytes("png"), has_one_colour(seen)
     while len(content) > MOST_PART_BYTES:
         zoom *= 0.7
         content = sheet.get_pixmap(matrix=pymupdf.Matrix(zoom, zoom), alpha=False).tobytes("png")
-    return content
+    return Render(content, is_blank)
+
+
+def has_one_colour(seen: pymupdf.Pixmap) -> bool:
+    """As `is_unicolor` says, which takes seconds."""
+    samples: bytes = seen.samples
+    pixels_count: int = seen.width * seen.height
+    return samples == samples[: seen.n] * pixels_count
 
 
 def encoded(content: bytes) -> str:

@@ -252,6 +252,7 @@ def render_text(text: PageText) -> pb.PageText:
         text=text.text,
         has_hidden_text=text.has_hidden_text,
         total_pages=text.total_pages,
+        is_blank=text.is_blank,
     )
 
 

@@ -1,7 +1,9 @@
 """One attempt at a job: explain the page in time, hand in the result or the reason why not."""
 
+import asyncio
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import structlog
 
@@ -28,6 +30,13 @@ log = structlog.get_logger()
 # Results after which nobody will go on with the generation.
 _ENDS = frozenset({"ready", "failed"})
 
+# While workers are being replaced, some jobs are for the others. Held, so that they are not taken
+# by us again and again, and not for long, since somebody waits for them.
+MISMATCH_HOLD = timedelta(seconds=5)
+
+# Nothing was done for the job: it goes back untouched.
+Untouched = ModelPaused | ModelMismatch
+
 # Tells the stage to whoever renews the lease.
 Report = Callable[[Progress], None]
 
@@ -35,10 +44,18 @@ Report = Callable[[Progress], None]
 class Attempts:
     """Runs attempts. Every way in which one can end is delivered, recorded and counted."""
 
-    def __init__(self, *, pipeline: Pipeline, conversion: Conversion, delivery: Delivery) -> None:
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        conversion: Conversion,
+        delivery: Delivery,
+        mismatch_hold: timedelta = MISMATCH_HOLD,
+    ) -> None:
         self._pipeline = pipeline
         self._conversion = conversion
         self._delivery = delivery
+        self._mismatch_hold = mismatch_hold
 
     async def run(
         self, job: Job, deadline: Deadline, report: Report, hand_in: Callable[[], None]
@@ -60,7 +77,7 @@ class Attempts:
 
     async def _outcome(
         self, job: Job, deadline: Deadline, report: Report
-    ) -> Result | Failure | ModelPaused:
+    ) -> Result | Failure | Untouched:
         try:
             async with deadline.running():
                 return await self._make(job, lambda progress: self._tell(job, progress, report))
@@ -68,6 +85,10 @@ class Attempts:
             return Failure(reason="ATTEMPT_TIMEOUT", message="It took longer than allowed.")
         except ModelPaused as pause:
             return pause
+        except ModelMismatch as mismatch:
+            log.warning("job_is_for_another_worker", cause=str(mismatch))
+            await asyncio.sleep(self._mismatch_hold.total_seconds())
+            return mismatch
         except Exception as error:
             return failure_of(error)
 
@@ -82,9 +103,10 @@ class Attempts:
         report(progress)
         await self._delivery.record(progress_event(job.lease, progress))
 
-    async def _deliver(self, job: Job, outcome: Result | Failure | ModelPaused) -> str:
-        if isinstance(outcome, ModelPaused):
-            return await self._delivery.give_back(job.lease)
+    async def _deliver(self, job: Job, outcome: Result | Failure | Untouched) -> str:
+        if isinstance(outcome, Untouched):
+            had_begun = isinstance(outcome, ModelPaused)
+            return await self._delivery.give_back(job.lease, had_begun=had_begun)
         if isinstance(outcome, Failure):
             result = await self._delivery.fail(job.lease, outcome)
         else:

@@ -26,6 +26,8 @@ class _BoundedBody(httpx2.AsyncByteStream):
         self._is_error = response.status_code >= HTTP_ERROR
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_error and self._is_packed:
+            return
         if not self._is_error:
             self._check_headers()
         size = 0
@@ -37,12 +39,16 @@ class _BoundedBody(httpx2.AsyncByteStream):
                 raise ModelEndless("the answer does not end")
             yield part
 
+    @property
+    def _is_packed(self) -> bool:
+        """We ask for plain bodies: a few packed bytes can become gigabytes."""
+        return bool(self._headers.get("content-encoding", "identity") != "identity")
+
     def _check_headers(self) -> None:
         announced = self._headers.get("content-length", "")
         if announced.isdigit() and int(announced) > MAX_ANSWER_BYTES:
             raise ModelAnswerTooLarge(f"the answer has {announced} bytes")
-        # We ask for none: a few packed bytes can become gigabytes.
-        if self._headers.get("content-encoding", "identity") != "identity":
+        if self._is_packed:
             raise ModelForeignAnswer("the answer is packed though we asked for a plain one")
 
     async def aclose(self) -> None:

@@ -29,10 +29,11 @@ class ChunkPlan:
 def plan_chunks(page: Page) -> ChunkPlan:
     """Cuts at paragraph, line or word boundaries, in this order of preference.
 
-    A page that is looked at is not cut: there is one picture of it.
+    A page that is looked at is not cut: there is one picture of it. Nor is one with hidden text:
+    that is not explained at all by who cannot look.
     """
     start, ends, text = 0, list[int](), page.text
-    most = 1 if page.render else MAX_CHUNKS
+    most = 1 if page.render or page.has_hidden_text else MAX_CHUNKS
     while len(text) - start > CHUNK_CHARACTERS and len(ends) < most - 1:
         start += _cut_position(text[start : start + CHUNK_CHARACTERS])
         ends.append(start)

@@ -84,21 +84,25 @@ class Registry:
         return PageContent(
             text=text.text,
             has_hidden_text=text.has_hidden_text,
-            neighbours=tuple(one.text for one in neighbours),
+            # What readers of a neighbour cannot see is kept back with all of its text.
+            neighbours=tuple("" if one.has_hidden_text else one.text for one in neighbours),
             images=tuple(images),
             total_pages=text.total_pages,
         )
 
-    async def get_render(self, pdf_hash: str, page: int) -> Image | None:
+    async def get_render(
+        self, pdf_hash: str, page: int, *, even_if_blank: bool = True
+    ) -> Image | None:
         """The whole page as a picture."""
         request = registry_pb2.GetPageContentRequest(
             pdf_hash=pdf_hash, page=page, include_render=True
         )
-        render = b""
+        render, is_blank = b"", False
         with calling("registry"):
             async for part in self._stub.GetPageContent(request, timeout=PAGE_SECONDS):
                 render += part.render_png
-        return render_from(render) if render else None
+                is_blank = is_blank or part.text.is_blank
+        return render_from(render) if render and (even_if_blank or not is_blank) else None
 
 
 def is_worth_a_look(image: registry_pb2.PageImage, *, room_bytes: int) -> bool:

@@ -55,10 +55,11 @@ class Delivery:
         result = "retrying" if verdict is Verdict.RETRYING else "failed"
         return await self._settle(verdict, failure_event(lease, failure, verdict), result)
 
-    async def give_back(self, lease: Lease) -> str:
+    async def give_back(self, lease: Lease, *, had_begun: bool) -> str:
         """The job goes on waiting in its old place, and the attempt does not count."""
         await self._jobs.release_jobs([lease])
-        await self.record(progress_event(lease, Progress(stage=Stage.QUEUED)))
+        if had_begun:  # otherwise whoever watches sees it waiting still
+            await self.record(progress_event(lease, Progress(stage=Stage.QUEUED)))
         return "given_back"
 
     async def record(self, event: NewEvent) -> None:

@@ -84,7 +84,7 @@ class ImageType(StrEnum):
     TEXT = "text"
     # Nothing to explain: an ornament, a logo, a background.
     DECORATIVE = "decorative"
-    # The model will not or cannot say; asking again would cost the same for nothing.
+    # Nothing is known of it: the model refused to say, or what it said could not be used.
     UNDESCRIBED = "undescribed"
 
 
@@ -116,6 +116,7 @@ class PageContent:
     """What the Registry has of a page."""
 
     text: str
+    # Their texts in the order of pages; empty where some of it is hidden.
     neighbours: tuple[str, ...] = ()
     has_hidden_text: bool = False
     # Distinct ones, those that only decorate left out.
@@ -143,6 +144,8 @@ class Page:
     text: str
     locale: str
     neighbours: tuple[str, ...] = ()
+    # Some of the text is not seen by readers, and nobody knows which.
+    has_hidden_text: bool = False
     effective_mode: str = "text_only"
     images_count: int = 0
     summaries: tuple[ImageSummary, ...] = ()

@@ -10,7 +10,7 @@ from services.runtime.errors import DependencyDown
 from services.worker.domain import Image, ImageSummary, ImageType, Job, Progress, Stage
 from services.worker.image_store import ImageStore
 from services.worker.metrics import IMAGES
-from services.worker.model import ModelError, ModelPaused
+from services.worker.model import ContentRefused, ModelError, ModelPaused
 from services.worker.model_calls import ModelCalls
 from services.worker.shared_calls import SharedCalls
 
@@ -86,12 +86,16 @@ class ImageAnalysis:
         known = await self._known(job, [image.digest])
         if image.digest in known:
             return known[image.digest]
+<<<<<<< HEAD
         summary = await self._ask(job, image)
         await self._save(job, summary)
         return summary
+=======
+        return await self._ask(job, image)
+>>>>>>> model
 
     async def _ask(self, job: Job, image: Image) -> ImageSummary:
-        """A picture the model will never describe leaves its page without a description of it."""
+        """A picture the model does not describe leaves its page without a description of it."""
         try:
             description = await self._calls.describe(job, image)
         except ModelError as error:
@@ -99,8 +103,13 @@ class ImageAnalysis:
                 raise
             log.warning("image_undescribed", reason=error.reason, cause=str(error))
             IMAGES.labels("undescribed").inc()
-            return ImageSummary(digest=image.digest, image_type=ImageType.UNDESCRIBED)
+            undescribed = ImageSummary(digest=image.digest, image_type=ImageType.UNDESCRIBED)
+            # A refusal is about the picture; anything else may be mended by the next page's time.
+            if isinstance(error, ContentRefused):
+                await self._save(undescribed)
+            return undescribed
         IMAGES.labels("described").inc()
+        await self._save(description.summary)
         return description.summary
 
     async def _known(self, job: Job, digests: Sequence[str]) -> dict[str, ImageSummary]:

@@ -24,11 +24,11 @@ _MARKS = re.compile(
 def page_material(page: Page) -> str:
     """The page as JSON: its text cannot end the string it stands in.
 
-    Of a page that is shown as a picture the text is kept back: what readers cannot see would only
-    mislead.
+    Of a page that is shown as a picture, or hides some of its text, the text is kept back: what
+    readers cannot see would only mislead.
     """
     material = {
-        "page_text": "" if page.render else neutral(page.text),
+        "page_text": "" if page.render or page.has_hidden_text else neutral(page.text),
         "page_image_attached": page.render is not None,
         "images": [
             {
@@ -39,7 +39,7 @@ def page_material(page: Page) -> str:
             for one in page.summaries
             if one.shows_content
         ],
-        "context": [neutral(text[:CONTEXT_CHARACTERS]) for text in page.neighbours],
+        "context": [neutral(text[:CONTEXT_CHARACTERS]) for text in page.neighbours if text],
     }
     return json.dumps(material, ensure_ascii=False)
 

@@ -48,7 +48,7 @@ class ModelError(Exception):
     ├── ModelGarbled          transient: characters in it that no text has
     ├── ModelForeignAnswer    transient: somebody else answered, such as a sign-in page
     ├── ModelPaused           no failure: the model was not asked, the job is given back untouched
-    ├── ModelMismatch         transient: the job is for another model or prompt version than ours
+    ├── ModelMismatch         no failure: the job is for a worker with another model or version
     ├── ModelBadOutput        permanent: the answer does not fit the schema
     ├── ModelAnswerTooLarge   permanent: the answer announced itself as too large
     ├── ModelRejectedPage     permanent: the provider does not accept this page

@@ -37,6 +37,8 @@ class _Phrases:
     note: str
     picture: str
     unread_picture: str
+    hidden: str
+    unread_hidden: str
 
 
 _PHRASES = {
@@ -49,6 +51,11 @@ _PHRASES = {
             "This page shows a picture and no text. The offline explainer cannot look at pictures;"
             " a language model can."
         ),
+        hidden="Text you cannot see",
+        unread_hidden=(
+            "Some text of this page is hidden from its readers. The offline explainer cannot tell"
+            " it from the rest and quotes none of it; a language model looks at the page as you do."
+        ),
     ),
     "zh-Hans": _Phrases(
         in_short="要点",
@@ -56,6 +63,11 @@ _PHRASES = {
         note="*以上内容逐句摘自本页原文，未经语言模型改写。*",
         picture="图片",
         unread_picture="本页只有图片，没有文字。离线解释器无法识别图片，语言模型可以。",
+        hidden="看不见的文字",
+        unread_hidden=(
+            "本页有一部分文字读者看不见。离线解释器无法将其与其余文字区分，因此不作摘录；"
+            "语言模型会像读者一样查看页面。"
+        ),
     ),
 }
 
@@ -79,6 +91,10 @@ class OfflineExplainer:
 def extract_stickers(page: Page) -> tuple[Sticker, ...]:
     """The whole extraction; an empty page has nothing to say and gets no stickers."""
     phrases = _PHRASES.get(page.locale, _PHRASES["en"])
+    if page.has_hidden_text:
+        return numbered(
+            [_unread_sticker(StickerKind.SUMMARY, phrases.hidden, phrases.unread_hidden)]
+        )
     text = read_page(clean_text(page.text), page.neighbours)
     terms = rank_terms(text)
     summary = _summary(text, terms)
@@ -88,19 +104,13 @@ def extract_stickers(page: Page) -> tuple[Sticker, ...]:
         *_formula_stickers(text.formulas, phrases),
     ]
     if not stickers and page.images_count:
-        stickers = [_picture_sticker(phrases)]
+        stickers = [_unread_sticker(StickerKind.FIGURE, phrases.picture, phrases.unread_picture)]
     return numbered(_anchored(sticker, page.text) for sticker in stickers)
 
 
-def _picture_sticker(phrases: _Phrases) -> Sticker:
+def _unread_sticker(kind: StickerKind, title: str, body: str) -> Sticker:
     """Honest about what we cannot see: a reader who gets nothing would think nothing is there."""
-    return Sticker(
-        sticker_id="",
-        kind=StickerKind.FIGURE,
-        title=phrases.picture,
-        body_markdown=phrases.unread_picture,
-        quote="",
-    )
+    return Sticker(sticker_id="", kind=kind, title=title, body_markdown=body, quote="")
 
 
 def _anchored(sticker: Sticker, page_text: str) -> Sticker:

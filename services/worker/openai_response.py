@@ -1,8 +1,10 @@
 """Reads an answer of the Responses API without trusting it: its shape, status and content."""
 
 import json
+import math
 from typing import Any
 
+import structlog
 from pydantic import BaseModel, ValidationError
 
 from services.worker.domain import Usage
@@ -18,6 +20,10 @@ from services.worker.model import (
     ModelUnavailable,
 )
 
+log = structlog.get_logger()
+
+# Far above what any call can take; what is more is a mistake, and Quota would not record it.
+MOST_TOKENS = 100_000_000
 _REFUSALS = frozenset({"invalid_prompt", "bio_policy", "misalignment_policy_violation"})
 
 
@@ -40,16 +46,6 @@ class _Incomplete(BaseModel):
     reason: str | None = None
 
 
-class _CachedTokens(BaseModel):
-    cached_tokens: int = 0
-
-
-class _TokenCount(BaseModel):
-    input_tokens: int = 0
-    output_tokens: int = 0
-    input_tokens_details: _CachedTokens | None = None
-
-
 class Answer(BaseModel):
     """The parts of a response that matter here."""
 
@@ -57,17 +53,28 @@ class Answer(BaseModel):
     output: list[_Item] = []
     error: _Problem | None = None
     incomplete_details: _Incomplete | None = None
-    usage: _TokenCount | None = None
+    # Of any shape: what is wrong with the count does not spoil an answer that was paid for.
+    usage: Any = None
 
     @property
     def tokens(self) -> Usage:
-        usage = self.usage or _TokenCount()
-        cached = usage.input_tokens_details or _CachedTokens()
         return Usage(
-            input_tokens=usage.input_tokens,
-            cached_tokens=cached.cached_tokens,
-            output_tokens=usage.output_tokens,
+            input_tokens=_token_count(self.usage, "input_tokens"),
+            cached_tokens=_token_count(self.usage, "input_tokens_details", "cached_tokens"),
+            output_tokens=_token_count(self.usage, "output_tokens"),
         )
+
+
+def _token_count(usage: Any, *path: str) -> int:
+    """A number Quota takes, whatever the provider says; a person hears of odd ones."""
+    told = usage
+    for name in path:
+        told = told.get(name) if isinstance(told, dict) else None
+    is_number = isinstance(told, int | float) and not math.isnan(told)
+    count = int(min(max(told, 0), MOST_TOKENS)) if is_number else 0
+    if told is not None and told != count:
+        log.warning("odd_token_count", field=path[-1], told=repr(told)[:40], counted=count)
+    return count
 
 
 def read_answer(body: bytes) -> Answer:

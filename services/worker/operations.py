@@ -57,7 +57,7 @@ class Operations:
             async with asyncio.timeout(GRACE.total_seconds()):
                 while self._waiting:
                     await self._send_some()
-        except (GlossaError, TimeoutError):
+        except (DependencyDown, TimeoutError):
             OPERATIONS_LOST.labels("stopped").inc(len(self._waiting))
             log.warning("operations_not_recorded", count=len(self._waiting))
 
@@ -72,9 +72,6 @@ class Operations:
                 log.warning("operations_postponed", reason=error.reason, count=len(self._waiting))
                 await asyncio.sleep(delay.total_seconds())
                 delay = min(2 * delay, LONGEST_DELAY)
-            except Exception:
-                log.exception("operations_failed")
-                await asyncio.sleep(LONGEST_DELAY.total_seconds())
 
     async def _send_some(self) -> None:
         """Sends the oldest; they wait on until they are recorded or refused."""
@@ -87,18 +84,20 @@ class Operations:
             self._arrived.clear()
 
     async def _send_or_split(self, batch: Sequence[ModelCall]) -> None:
-        """A batch that is refused goes one by one, so that one bad call does not hide the rest."""
+        """A batch that is refused goes one by one, so that one bad call does not hide the rest.
+
+        Nor may it stay at the head of the queue: what fails alone, however it fails, is dropped.
+        """
         try:
             await self._send(batch)
         except DependencyDown:
             raise
-        except GlossaError as error:
+        except Exception as error:
             if len(batch) > 1:
                 for call in batch:
                     await self._send_or_split([call])
                 return
             # Money was spent that no ceiling knows of: a person has to look.
             OPERATIONS_LOST.labels("refused").inc()
-            log.warning(
-                "operation_refused", reason=error.reason, cause=error.message, model=batch[0].model
-            )
+            reason = error.reason if isinstance(error, GlossaError) else type(error).__name__
+            log.warning("operation_refused", reason=reason, cause=str(error), model=batch[0].model)

@@ -71,6 +71,10 @@ class Pipeline:
         if self._calls.sees and content.is_to_be_seen:
             render = await self._registry.get_render(job.pdf_hash, job.page)
             return replace(content, render=render)
+        if self._calls.sees and not content.text.strip() and not job.images_count:
+            # Neither text nor picture: lines and shapes may be there all the same.
+            render = await self._registry.get_render(job.pdf_hash, job.page, even_if_blank=False)
+            return replace(content, render=render)
         return content
 
     async def _look(self, job: Job, content: PageContent, tell: Tell) -> Page:
@@ -81,6 +85,7 @@ class Pipeline:
             text=content.text,
             locale=job.locale,
             neighbours=content.neighbours,
+            has_hidden_text=content.has_hidden_text,
             effective_mode=job.effective_mode,
             images_count=job.images_count,
             summaries=await self._images.analyse(job, pictures, tell),

@@ -5,6 +5,7 @@ rounds. A loop that does nothing runs beside it on the same machine, and its wor
 """
 
 import asyncio
+import gzip
 import json
 import os
 import statistics
@@ -49,9 +50,15 @@ def wide() -> Answer:
     return ok({**response(json.dumps({"stickers": []})), "more": [0] * 150_000})
 
 
+def packed_error() -> Answer:
+    """Two hundred kilobytes that would be two hundred megabytes."""
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    return Answer(status=500, body=gzip.compress(b" " * 200 * 10**6), headers=headers)
+
+
 def worst() -> Iterator[Answer]:
     names = ("large", "endless", "html", "drip", "silence", "truncated", "nul", "reset")
-    return cycle([hostile_notes(), wide(), *(FAILURES[name]() for name in names)])
+    return cycle([hostile_notes(), wide(), packed_error(), *(FAILURES[name]() for name in names)])
 
 
 def hostile_pages(seed: int) -> bytes:

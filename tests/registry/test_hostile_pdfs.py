@@ -67,3 +67,17 @@ async def test_hidden_text_is_flagged_for_those_who_decide(
         parts = await content_of(worker, pdf_hash=hash_of(content), page=1)
         assert parts[0].text.has_hidden_text == flagged
         assert hostile.INJECTION in parts[0].text.text.replace("\n", " ")
+
+
+async def test_hidden_text_of_neighbours_is_flagged_though_nobody_has_looked_at_them(
+    registry: Registry, someone: pb.Owner
+) -> None:
+    content = pdfs.joined(
+        hostile.visible_injection(), hostile.hidden_injection(), hostile.visible_injection()
+    )
+    await registry.upload(content, someone)
+    worker = registry.as_service("worker")
+    for page, flags in ((1, {2: True}), (3, {2: True}), (2, {1: False, 3: False})):
+        parts = await content_of(worker, pdf_hash=hash_of(content), page=page, neighbours=1)
+        around = [part.neighbour for part in parts if part.HasField("neighbour")]
+        assert {one.page: one.has_hidden_text for one in around} == flags

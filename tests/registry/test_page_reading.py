@@ -159,6 +159,21 @@ async def test_no_part_of_a_page_outgrows_a_message(sandbox: PdfSandbox) -> None
     assert [len(image.content) <= 3 << 20 for image in read.images] == [True]
 
 
+async def test_a_rendered_page_of_one_colour_is_blank(sandbox: PdfSandbox) -> None:
+    document = pymupdf.open()
+    page = document.new_page()
+    white = bytes(document.tobytes())
+    page.draw_line((50, 50), (60, 50), width=0.1)
+    one_thin_line = bytes(document.tobytes())
+    page.draw_rect(page.rect, color=(0, 0, 1), fill=(0, 0, 1))
+    blue = bytes(document.tobytes())
+
+    for content, is_blank in ((white, True), (one_thin_line, False), (blue, True)):
+        read = await content_of(sandbox, content, include_render=True)
+        assert read.text.is_blank is is_blank
+    assert not (await content_of(sandbox, white)).text.is_blank  # nobody has looked
+
+
 async def test_a_page_with_many_images_sends_the_largest(sandbox: PdfSandbox) -> None:
     document = pymupdf.open()
     page = document.new_page()

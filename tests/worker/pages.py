@@ -30,6 +30,8 @@ class Sheet:
     ornaments: Sequence[int] = ()
     # One picture that covers all.
     scan: int | None = None
+    # Lines and shapes: neither text nor picture.
+    drawing: bool = False
     # Written in white.
     hidden: str = ""
 
@@ -51,6 +53,9 @@ def _draw(page: Any, sheet: Sheet) -> None:
     assert left >= 0, "the text does not fit, and nothing of it was written"
     if sheet.hidden:
         page.insert_text((50, 820), sheet.hidden, color=(1, 1, 1), fontsize=4)
+    if sheet.drawing:
+        page.draw_circle((300, 400), 80)
+        page.draw_line((300, 480), (300, 700))
     for place, number in enumerate(sheet.pictures):
         left, top = 50 + 120 * (place % 4), 420 + 110 * (place // 4)
         page.insert_image(pymupdf.Rect(left, top, left + 110, top + 100), stream=png(number))

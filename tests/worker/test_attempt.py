@@ -21,6 +21,7 @@ from services.worker.convert import Conversion
 from services.worker.deadline import Deadline
 from services.worker.delivery import Delivery
 from services.worker.domain import (
+    DOCUMENT_MARKDOWN,
     Description,
     Explanation,
     Image,
@@ -59,7 +60,9 @@ class Bench:
     async def lease(self, *pages: str) -> Job:
         uploaded = await self.suite.upload("ada", lecture(*(pages or ("A tree is a graph.",))))
         await self.suite.explain("ada", uploaded.document.pdf_hash)
+        return await self.next_job()
 
+    async def next_job(self) -> Job:
         async def one_credit() -> AsyncIterator[int]:
             yield 1
 
@@ -117,6 +120,7 @@ async def bench(
                     registry=pages, calls=calls, images=analysis, version=CONVERSION_VERSION
                 ),
                 delivery=Delivery(jobs=jobs, events=events),
+                mismatch_hold=timedelta(0),
             )
 
         yield Bench(suite=cluster, attempts=attempts, jobs=jobs, events=events)
@@ -158,25 +162,46 @@ async def test_a_long_page_is_explained_in_chunks_and_merged(
 
 
 @pytest.mark.parametrize(
-    ("change", "reason", "ends"),
+    ("change", "reason"),
     [
-        ({"pdf_hash": "0" * 64}, "DOCUMENT_GONE", True),
-        ({"page": 99}, "PAGE_OUT_OF_RANGE", True),
-        ({"model": "another"}, "MODEL_MISMATCH", False),
-        ({"prompt_version": "another"}, "MODEL_MISMATCH", False),
+        ({"pdf_hash": "0" * 64}, "DOCUMENT_GONE"),
+        ({"page": 99}, "PAGE_OUT_OF_RANGE"),
     ],
 )
 async def test_a_job_that_cannot_be_done_fails_with_its_reason(
-    bench: Bench, model: FakeOpenAI, change: dict[str, Any], reason: str, ends: bool
+    bench: Bench, model: FakeOpenAI, change: dict[str, Any], reason: str
 ) -> None:
     job = await bench.lease()
 
     await bench.run(replace(job, **change))
 
     newest = (await bench.recorded(job.lease.generation_id))[-1]
-    assert (newest.error_reason, newest.ends) == (reason, ends)
-    assert newest.stage is (Stage.FAILED if ends else Stage.RETRYING)
+    assert (newest.error_reason, newest.stage) == (reason, Stage.FAILED)
     assert model.calls == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "another"},
+        {"prompt_version": "another"},
+        {"kind": "poem"},
+        {"kind": DOCUMENT_MARKDOWN, "prompt_version": "another"},
+    ],
+)
+async def test_a_job_for_another_worker_is_given_back_and_keeps_its_attempts(
+    bench: Bench, model: FakeOpenAI, change: dict[str, Any]
+) -> None:
+    job = await bench.lease()
+    for _ in range(5):  # more often than there are attempts
+        await bench.run(replace(job, **change))
+        job = await bench.next_job()
+
+    # Nobody who watches hears of it, however often.
+    assert await bench.recorded(job.lease.generation_id) == []
+    assert model.calls == 0
+    await bench.run(job)
+    assert (await bench.generation(job)).status == cache_pb2.GENERATION_STATUS_READY
 
 
 @pytest.mark.parametrize(

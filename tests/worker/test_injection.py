@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from services.worker.markdown import clean_markdown
 from services.worker.material import neutral, page_material
 from tests import fake_openai as fake
 from tests.fake_openai import Answer, FakeOpenAI, Question
-from tests.suite import Suite
+from tests.suite import Keys, Suite, running_suite
 from tests.worker.conftest import StartWorker
 from tests.worker.injections import ATTACKS, CANARY, PAYLOADS, Attack
 from tests.worker.pages import READY, Sheet, document, explained
@@ -144,6 +146,36 @@ async def test_what_readers_cannot_see_does_not_reach_the_model(
     for question in model.questions:
         assert CANARY not in question.text + question.instructions
         assert len(question.images) == 1
+
+
+async def test_what_readers_of_the_next_page_cannot_see_does_not_reach_the_model(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
+) -> None:
+    shown = Sheet(text="A tree is a connected graph without cycles.")
+    async with start_worker():
+        for attack in ATTACKS[:4]:
+            hidden = Sheet(text="A heap is a tree.", hidden=attack.text)
+            await explained(cluster, document(shown, hidden))
+
+    assert len(model.questions) == 4
+    for question in model.questions:
+        assert CANARY not in question.text
+        assert question.material["context"] == []
+
+
+@pytest.mark.parametrize("page", [1, 2])
+async def test_what_readers_cannot_see_is_not_quoted_by_the_offline_explainer(
+    databases: Mapping[str, str], keys: Keys, tmp_path: Path, page: int
+) -> None:
+    first, second = "A tree is a connected graph without cycles.", "A heap is a tree of numbers."
+    async with running_suite(databases, keys, tmp_path) as suite:
+        for attack in ATTACKS[:4]:
+            content = document(Sheet(text=first), Sheet(text=second, hidden=attack.text))
+            generation = await explained(suite, content, page=page)
+            assert generation.status == READY
+            assert generation.stickers
+            for one in generation.stickers:
+                assert CANARY not in one.title + one.body_markdown + one.anchor.quote
 
 
 async def test_a_model_that_obeys_still_publishes_nothing_that_acts(

@@ -152,3 +152,15 @@ def test_any_text_is_survived(text: str) -> None:
         assert sticker.body_markdown
         assert not any(unicodedata.category(one) == "Cs" for one in sticker.body_markdown)
         assert sticker.quote == "" or locate_quote(sticker.quote, text)
+
+
+@pytest.mark.parametrize(
+    ("locale", "title"), [("en", "Text you cannot see"), ("zh-Hans", "看不见的文字")]
+)
+def test_of_a_page_with_hidden_text_it_says_only_that(locale: str, title: str) -> None:
+    [sticker] = extract_stickers(
+        Page(page=1, text=LECTURE, locale=locale, has_hidden_text=True, images_count=1)
+    )
+
+    assert (sticker.title, sticker.quote) == (title, "")
+    assert "memory" not in sticker.body_markdown

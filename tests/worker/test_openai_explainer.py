@@ -3,15 +3,21 @@
 import asyncio
 import gzip
 import hashlib
+import json
+import tracemalloc
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from services.local.fake_answers import USAGE
 from services.runtime.settings import ExplanationSettings
 from services.worker import model
 from services.worker.domain import Image, ImageType, Page, StickerKind, Usage
 from services.worker.openai_explainer import OpenAIExplainer, open_openai_explainer
+from services.worker.openai_response import MOST_TOKENS
 from tests import fake_openai as fake
 from tests.fake_openai import FAILURES, Answer, FakeOpenAI, fake_openai
 
@@ -22,6 +28,8 @@ PICTURE = Image(
 PACKED = Answer(
     body=gzip.compress(b" " * 10**6), headers={**fake.ok({}).headers, "content-encoding": "gzip"}
 )
+# Fifty megabytes to whoever unpacks it.
+PACKED_ERROR = replace(PACKED, status=500, body=gzip.compress(b" " * 50 * 10**6))
 # Longer than any test takes, unless it is about this very time.
 PATIENT = 60.0
 
@@ -159,6 +167,8 @@ async def test_hostile_output_is_stored_inert(
         (fake.ok("just a string"), model.ModelForeignAnswer, None),
         (Answer(body=b"[" * 100_000), model.ModelForeignAnswer, None),
         (PACKED, model.ModelForeignAnswer, None),
+        (PACKED_ERROR, model.ModelUnavailable, None),
+        (replace(PACKED_ERROR, status=429), model.ModelRateLimited, None),
         (fake.ok(fake.response("no json")), model.ModelBadOutput, None),
         (FAILURES["wrong-schema"](), model.ModelBadOutput, None),
         (fake.ok(fake.response('{"stickers": []}')), model.ModelBadOutput, None),
@@ -255,6 +265,53 @@ async def test_what_the_provider_bills_is_known_though_the_answer_cannot_be_used
         with pytest.raises(model.ModelError) as caught:
             await explainer.explain(PAGE)
         assert caught.value.usage == Usage(input_tokens=900, cached_tokens=100, output_tokens=80)
+
+
+async def test_a_packed_error_is_not_unpacked(
+    server: FakeOpenAI, explainer: OpenAIExplainer
+) -> None:
+    server.always(PACKED_ERROR)
+    tracemalloc.start()
+    try:
+        with pytest.raises(model.ModelUnavailable):
+            await explainer.explain(PAGE)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most_bytes < 10 * 10**6
+
+
+COUNTED = Usage(input_tokens=900, cached_tokens=100, output_tokens=80)
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"input_tokens_details": {"cached_tokens": None}}, replace(COUNTED, cached_tokens=0)),
+        ({"input_tokens_details": "none"}, replace(COUNTED, cached_tokens=0)),
+        ({"output_tokens": None}, replace(COUNTED, output_tokens=0)),
+        ({"output_tokens": "many"}, replace(COUNTED, output_tokens=0)),
+        ({"output_tokens": -1}, replace(COUNTED, output_tokens=0)),
+        ({"output_tokens": float("nan")}, replace(COUNTED, output_tokens=0)),
+        ({"output_tokens": 80.0}, COUNTED),
+        ({"output_tokens": 10**20}, replace(COUNTED, output_tokens=MOST_TOKENS)),
+        ({"output_tokens": float("inf")}, replace(COUNTED, output_tokens=MOST_TOKENS)),
+        ([], Usage()),
+        (None, Usage()),
+    ],
+)
+async def test_odd_usage_spoils_neither_the_answer_nor_the_books(
+    server: FakeOpenAI, explainer: OpenAIExplainer, usage: Any, counted: Usage
+) -> None:
+    told = {**USAGE, **usage} if isinstance(usage, dict) else usage
+    answer = fake.ok(fake.response(json.dumps(fake.NOTES), usage=told))
+    server.always(replace(answer, usage=None))
+
+    explanation = await explainer.explain(PAGE)
+
+    assert [one.title for one in explanation.stickers] == ["What this page says"]
+    assert explanation.usage == counted
 
 
 async def test_links_stay_only_where_they_lead_to_an_allowed_host(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from services.worker import operations as module
 from services.worker.domain import Job, Lease, ModelCall, Usage
 from services.worker.metrics import OPERATIONS_LOST
 from services.worker.operations import Operations
+from services.worker.wire import operation_message
 from tests import fake_openai as fake
 from tests.fake_openai import FakeOpenAI
 from tests.suite import Keys, Suite, lecture, running_suite
@@ -68,6 +70,8 @@ class Receiver:
         self.asked.set()
         if self.away:
             raise DependencyDown("away", reason="QUOTA_UNAVAILABLE")
+        for one in calls:
+            operation_message(one)
         if any(one.model == "unheard-of" for one in calls):
             raise InvalidInput("there is no price", field="operations[0].model")
         self.recorded += [one.operation_id for one in calls]
@@ -140,6 +144,26 @@ async def test_one_refused_call_does_not_hide_its_neighbours() -> None:
 
     assert quota.recorded == [calls[0].operation_id, calls[2].operation_id]
     assert lost("refused") == before + 1
+
+
+async def test_one_call_that_cannot_be_written_does_not_hide_its_neighbours() -> None:
+    """Whether the worker goes on or stops: neither gets past the head of the queue otherwise."""
+    quota, before = Receiver(), lost("refused")
+    operations = Operations(quota)
+    calls = [call(), replace(call(), usage=Usage(output_tokens=10**20)), call()]
+    async with operations.reporting():
+        for one in calls:
+            operations.report(one)
+        await until(lambda: len(quota.recorded) == 2)
+        assert lost("refused") == before + 1
+    for one in calls:
+        operations.report(one)
+    async with operations.reporting():
+        pass
+
+    first, _, last = (one.operation_id for one in calls)
+    assert quota.recorded == [first, last, first, last]
+    assert lost("refused") == before + 2
 
 
 async def test_memory_is_bounded_while_quota_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

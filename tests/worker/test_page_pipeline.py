@@ -118,6 +118,24 @@ async def test_a_picture_the_model_will_not_describe_costs_its_page_nothing_and_
     assert model.questions[1].material["images"] == []
 
 
+@pytest.mark.parametrize("answer", [fake.ok(fake.response("[]")), fake.error(400, "bad_image")])
+async def test_a_picture_that_could_not_be_described_is_asked_about_by_the_next_page(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker, answer: Answer
+) -> None:
+    model.answer = lambda question: answer if question.about == "image" else fake.notes()
+    content = document(
+        *(Sheet(text=f"Page {n} is about trees and graphs.", pictures=[4]) for n in range(2))
+    )
+    async with start_worker():
+        first = await explained(cluster, content, page=1)
+        model.answer = fake.usual
+        second = await explained(cluster, content, page=2)
+
+    assert (first.status, second.status) == (READY, READY)
+    told = [one.material["images"] for one in model.questions if one.about == "stickers"]
+    assert [len(images) for images in told] == [0, 1]
+
+
 async def test_pictures_described_before_a_failure_are_not_paid_for_again(
     cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
 ) -> None:
@@ -211,6 +229,18 @@ async def test_a_page_with_hidden_text_is_seen_as_its_reader_sees_it(
 
     (question,) = model.questions
     assert question.material["page_text"] == ""
+    assert len(question.images) == 1
+
+
+async def test_a_page_of_nothing_but_drawings_is_seen_as_a_whole(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker
+) -> None:
+    async with start_worker():
+        generation = await explained(cluster, document(Sheet(drawing=True)))
+
+    assert (generation.status, len(generation.stickers)) == (READY, 1)
+    (question,) = model.questions
+    assert question.material["page_image_attached"] is True
     assert len(question.images) == 1
 
 
