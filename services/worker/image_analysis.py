@@ -86,13 +86,7 @@ class ImageAnalysis:
         known = await self._known(job, [image.digest])
         if image.digest in known:
             return known[image.digest]
-<<<<<<< HEAD
-        summary = await self._ask(job, image)
-        await self._save(job, summary)
-        return summary
-=======
         return await self._ask(job, image)
->>>>>>> model
 
     async def _ask(self, job: Job, image: Image) -> ImageSummary:
         """A picture the model does not describe leaves its page without a description of it."""
@@ -106,10 +100,10 @@ class ImageAnalysis:
             undescribed = ImageSummary(digest=image.digest, image_type=ImageType.UNDESCRIBED)
             # A refusal is about the picture; anything else may be mended by the next page's time.
             if isinstance(error, ContentRefused):
-                await self._save(undescribed)
+                await self._save(job, undescribed)
             return undescribed
         IMAGES.labels("described").inc()
-        await self._save(description.summary)
+        await self._save(job, description.summary)
         return description.summary
 
     async def _known(self, job: Job, digests: Sequence[str]) -> dict[str, ImageSummary]:
