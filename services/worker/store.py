@@ -1,4 +1,4 @@
-"""Every SQL statement of the schema `worker`; one public method is one transaction."""
+"""SQL for the events of generations; one public method is one transaction."""
 
 import asyncio
 import secrets
@@ -184,10 +184,15 @@ class EventStore:
     async def _announce(self) -> None:
         while self._unannounced:
             ids = list(islice(self._unannounced, IDS_PER_ANNOUNCEMENT))
-            async with self._database.connection() as connection:
-                payload = f"{self._name} {','.join(map(str, ids))}"
-                await connection.execute(ANNOUNCE_EVENTS, payload)
+            # Taken out first: what is recorded while this is sent has to be told again.
             self._unannounced.difference_update(ids)
+            try:
+                async with self._database.connection() as connection:
+                    payload = f"{self._name} {','.join(map(str, ids))}"
+                    await connection.execute(ANNOUNCE_EVENTS, payload)
+            except BaseException:  # a cancellation too: it is sent once more at the end
+                self._unannounced.update(ids)
+                raise
             await asyncio.sleep(ANNOUNCE_GAP_SECONDS)
 
 
