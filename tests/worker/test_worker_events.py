@@ -216,7 +216,7 @@ async def test_only_generations_that_ended_long_ago_are_forgotten(
         await store.append_event(event)
     connection = await asyncpg.connect(databases["worker"])
     await connection.execute(
-        "UPDATE worker.generation_events SET created_at = created_at - interval '8 days'"
+        "UPDATE worker.generation_events SET created_at = created_at - interval '7.5 days'"
     )
     await connection.close()
     for event in (reading(young), ready_event(young)):
@@ -228,6 +228,24 @@ async def test_only_generations_that_ended_long_ago_are_forgotten(
     assert await sequences(store, ended.generation_id) == []
     assert await sequences(store, old_and_alive.generation_id) == [1]
     assert await sequences(store, young.generation_id) == [1, 2]
+
+
+async def test_a_generation_whose_end_nobody_recorded_is_forgotten_a_day_later(
+    store: EventStore, admin: "asyncpg.Connection[Any]"
+) -> None:
+    silent, still_going = lease(), lease()
+    for one in (silent, silent, still_going):
+        await store.append_event(reading(one))
+    await admin.execute(
+        "UPDATE worker.generation_events SET created_at = created_at - interval '8 days 1 minute'"
+    )
+    await store.append_event(reading(still_going))
+
+    assert await store.delete_old_events(timedelta(days=7)) == 2
+    assert await store.delete_old_events(timedelta(days=7)) == 0
+
+    assert await sequences(store, silent.generation_id) == []
+    assert await sequences(store, still_going.generation_id) == [1, 2]
 
 
 @pytest.mark.parametrize(
