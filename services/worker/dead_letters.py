@@ -57,7 +57,7 @@ class DeadLetters:
             more = len(letters) == PAGE
 
     async def _write_down(self, letters: Sequence[DeadLetter]) -> None:
-        """Most are told again and again, because each look goes back a little: they cost nothing."""
+        """Most are told again, because each look goes back a little: they are not priced again."""
         known = await self._store.list_known([letter.generation_id for letter in letters])
         if new := [letter for letter in letters if letter.generation_id not in known]:
             priced = await self._with_costs(new)

@@ -116,8 +116,13 @@ class Watches(Generic[Message]):
         if view.ended and newest is not None and not newest.ends:
             await self._record_end(view)
             newest = await self._events.get_newest_event(view.generation_id)
-        if after_sequence is None or newest is None:
-            # With no events left, a caller who has seen some is told how things stand now.
+        if (
+            after_sequence is None
+            or newest is None
+            or (view.ended and after_sequence > newest.sequence)
+        ):
+            # With no events left, a caller who has seen some is told how things stand now; so is
+            # one who names a sequence that never was, and cannot know of the end.
             sequence = newest.sequence if newest else after_sequence or 0
             if view.ended:
                 first = view_update(view, sequence=sequence)
