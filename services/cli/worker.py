@@ -98,12 +98,18 @@ async def run_redrive(choice: Choice, *, everything: bool, dry_run: bool, as_jso
     first = last = pb.RedriveDeadLettersResponse()
     async with _worker() as (worker, address):
         call = worker.RedriveDeadLetters(request, timeout=REDRIVE_SECONDS)
-        with asking("worker", address), _bar(shown=not as_json and not dry_run) as bar:
-            async for last in call:
-                first = last if last.reasons else first
-                if as_json:
-                    print_json("redrive", last)
-                bar.update(bar.task_ids[0], total=last.total, completed=_done(last))
+        try:
+            with asking("worker", address), _bar(shown=not as_json and not dry_run) as bar:
+                async for last in call:
+                    first = last if last.reasons else first
+                    if as_json:
+                        print_json("redrive", last)
+                    bar.update(bar.task_ids[0], total=last.total, completed=_done(last))
+        except Exception:
+            # What was started goes on; the error says why the rest was not.
+            if not as_json and _done(last):
+                show_redriven(make_console(), first, last, dry_run=dry_run)
+            raise
     if not as_json:
         show_redriven(make_console(), first, last, dry_run=dry_run)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from services.local.fake_answers import JSON, Answer, Question, error, problem_with, usual
 
 DRIP_SECONDS = 0.05
+# Run by hand it serves for days, and a request may hold megabytes of pictures.
+REQUESTS_KEPT = 1000
 
 
 @dataclass(kw_only=True)
@@ -23,9 +26,17 @@ class Count:
 
     def bill(self, answer: Answer) -> None:
         if answer.usage is not None:
-            self.input_tokens += answer.usage["input_tokens"]
-            self.cached_tokens += answer.usage["input_tokens_details"]["cached_tokens"]
-            self.output_tokens += answer.usage["output_tokens"]
+            self.input_tokens += _tokens(answer.usage, "input_tokens")
+            self.cached_tokens += _tokens(answer.usage, "input_tokens_details", "cached_tokens")
+            self.output_tokens += _tokens(answer.usage, "output_tokens")
+
+
+def _tokens(usage: object, *path: str) -> int:
+    """A count as it was sent; nonsense, which a test may send on purpose, is nothing to bill."""
+    found = usage
+    for key in path:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int) else 0
 
 
 async def at_once(_: Question) -> None:
@@ -38,7 +49,7 @@ class FakeOpenAI:
     def __init__(self) -> None:
         self.url = ""
         self.count = Count()
-        self.requests: list[dict[str, Any]] = []
+        self.requests: deque[dict[str, Any]] = deque(maxlen=REQUESTS_KEPT)
         self.answer: Callable[[Question], Answer] = usual
         # Awaited before each answer, e.g. to look around or to be slow.
         self.before: Callable[[Question], Awaitable[None]] = at_once

@@ -26,7 +26,11 @@ matches = """($1::text IS NULL OR reason = $1) AND ($2::text IS NULL OR kind = $
 READ_CLOCK = "SELECT now()"
 
 # A generation commits later than the time it wrote: whoever reads on looks back a little.
-READ_LAST_FAILURE = "SELECT max(failed_at) FROM worker.dead_letters"
+# What a clock that ran ahead has dated into the future does not count: all that failed before that
+# time comes would be overlooked.
+READ_LAST_FAILURE = "SELECT max(failed_at) FROM worker.dead_letters WHERE failed_at <= now()"
+
+LIST_KNOWN = "SELECT generation_id FROM worker.dead_letters WHERE generation_id = ANY($1::uuid[])"
 
 INSERT_DEAD_LETTERS = """
 INSERT INTO worker.dead_letters (
@@ -94,7 +98,7 @@ class DeadLetterStore:
         self._database = database
 
     async def read_last_failure(self) -> datetime | None:
-        """When the newest of them failed."""
+        """When the newest of them failed, by a clock that is right."""
         async with self._database.connection() as connection:
             last: datetime | None = await connection.fetchval(READ_LAST_FAILURE)
         return last
@@ -103,6 +107,12 @@ class DeadLetterStore:
         async with self._database.connection() as connection:
             now: datetime = await connection.fetchval(READ_CLOCK)
         return now
+
+    async def list_known(self, generation_ids: Sequence[UUID]) -> set[UUID]:
+        """Which of these are written down already."""
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(LIST_KNOWN, generation_ids)
+        return {row["generation_id"] for row in rows}
 
     async def insert_dead_letters(self, letters: Sequence[DeadLetter]) -> int:
         """Write down those that are not known yet; answers how many."""

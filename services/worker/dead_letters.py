@@ -52,10 +52,16 @@ class DeadLetters:
         while more:
             letters = await self._jobs.list_failed_jobs(since=since, after=after, most=PAGE)
             if letters:
-                new = await self._store.insert_dead_letters(await self._with_costs(letters))
-                DEAD_LETTERS.inc(new)
+                await self._write_down(letters)
                 after = letters[-1].generation_id
             more = len(letters) == PAGE
+
+    async def _write_down(self, letters: Sequence[DeadLetter]) -> None:
+        """Most are told again, because each look goes back a little: they are not priced again."""
+        known = await self._store.list_known([letter.generation_id for letter in letters])
+        if new := [letter for letter in letters if letter.generation_id not in known]:
+            priced = await self._with_costs(new)
+            DEAD_LETTERS.inc(await self._store.insert_dead_letters(priced))
 
     async def forget_old(self) -> None:
         await self._store.delete_old_dead_letters(self._kept)

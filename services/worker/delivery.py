@@ -1,9 +1,6 @@
 """Hands in results and failures until there is a verdict, then records what became of them."""
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from typing import TypeVar
 
 import structlog
@@ -14,6 +11,7 @@ from services.worker.clients import Jobs
 from services.worker.domain import Failure, Lease, Progress, Result, Stage, Verdict
 from services.worker.generation import NewEvent, failure_event, progress_event, ready_event
 from services.worker.metrics import LEASES_LOST
+from services.worker.persistently import persistently
 from services.worker.store import EventStore
 
 log = structlog.get_logger()
@@ -21,9 +19,6 @@ log = structlog.get_logger()
 # Twenty results of the largest allowed size stay below the message limit.
 RESULTS_PER_CALL = 20
 FAILURES_PER_CALL = 100
-# Together a little less than a lease: later somebody else has the job anyway.
-TRIES = 6
-FIRST_DELAY = timedelta(milliseconds=250)
 
 Item = TypeVar("Item")
 
@@ -41,14 +36,14 @@ class Delivery:
 
     async def complete(self, lease: Lease, result: Result) -> str:
         batcher = self._documents if result.markdown else self._completions
-        verdict = await _persistently(batcher, (lease, result))
+        verdict = await persistently(lambda: batcher.submit((lease, result)))
         if isinstance(verdict, RelayedError):
             log.error("result_refused", reason=verdict.reason, cause=verdict.message)
             return await self.fail(lease, _refused())
         return await self._settle(verdict, ready_event(lease), "ready")
 
     async def fail(self, lease: Lease, failure: Failure) -> str:
-        verdict = await _persistently(self._failures, (lease, failure))
+        verdict = await persistently(lambda: self._failures.submit((lease, failure)))
         if isinstance(verdict, RelayedError):
             log.error("failure_refused", reason=verdict.reason, cause=verdict.message)
             return "undelivered"
@@ -57,7 +52,11 @@ class Delivery:
 
     async def give_back(self, lease: Lease, *, had_begun: bool) -> str:
         """The job goes on waiting in its old place, and the attempt does not count."""
-        await self._jobs.release_jobs([lease])
+        try:
+            await persistently(lambda: self._jobs.release_jobs([lease]))
+        except RelayedError as error:
+            log.warning("give_back_refused", reason=error.reason, cause=error.message)
+            return "undelivered"
         if had_begun:  # otherwise whoever watches sees it waiting still
             await self.record(progress_event(lease, Progress(stage=Stage.QUEUED)))
         return "given_back"
@@ -94,20 +93,6 @@ def _sparing(send: Send[Item]) -> Callable[[Sequence[Item]], Awaitable[Sequence[
             return [(await send_or_split([item]))[0] for item in items]
 
     return send_or_split
-
-
-async def _persistently(batcher: Batcher[Item, Outcome], item: Item) -> Outcome:
-    """Repeats while the Cache is away: it is fenced, so a lost answer costs nothing."""
-    delay = FIRST_DELAY
-    for _ in range(TRIES - 1):
-        try:
-            return await batcher.submit(item)
-        except DependencyDown as error:
-            log.warning("verdict_missing", reason=error.reason)
-        # Spread, so that a restarted Cache does not meet everybody at once.
-        await asyncio.sleep(delay.total_seconds() * random.uniform(0.5, 1.5))  # noqa: S311
-        delay *= 2
-    return await batcher.submit(item)
 
 
 def _refused() -> Failure:

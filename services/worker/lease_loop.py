@@ -17,6 +17,7 @@ from services.worker.clients import Jobs
 from services.worker.deadline import Deadline
 from services.worker.domain import Job, Lease, Progress
 from services.worker.metrics import LEASES_LOST
+from services.worker.persistently import persistently
 
 log = structlog.get_logger()
 
@@ -24,6 +25,8 @@ FIRST_RECONNECT = timedelta(milliseconds=100)
 LONGEST_RECONNECT = timedelta(seconds=5)
 # How long a drain waits for the verdict on results that are handed in.
 HAND_IN = timedelta(seconds=5)
+# How long a drain tries to give jobs back: worker and Cache may be restarted together.
+GIVE_BACK = timedelta(seconds=6)
 # How long a drain waits for the Cache to end the stream of jobs.
 STREAM_END = timedelta(seconds=5)
 
@@ -136,8 +139,11 @@ class LeaseLoop:
         if not leases:
             return
         try:
-            await self._jobs.release_jobs(leases)
+            async with asyncio.timeout(GIVE_BACK.total_seconds()):
+                await persistently(lambda: self._jobs.release_jobs(leases))
             log.info("jobs_released", count=len(leases))
+        except TimeoutError:
+            log.warning("jobs_not_released", count=len(leases), reason="TIMEOUT")
         except GlossaError as error:
             log.warning("jobs_not_released", count=len(leases), reason=error.reason)
 
@@ -171,6 +177,8 @@ class LeaseLoop:
         """
         source: asyncio.Queue[int | None] = asyncio.Queue()
         self._credits = source
+        if self._draining.is_set():  # between two streams, where nobody tells this one to end
+            return
         yield max(0, self._concurrency - len(self._running))
         while True:
             count: int | None = 0

@@ -1,4 +1,4 @@
-"""Every SQL statement of the schema `worker`; one public method is one transaction."""
+"""SQL for the events of generations; one public method is one transaction."""
 
 import asyncio
 import secrets
@@ -71,15 +71,34 @@ LIMIT 1
 ANNOUNCE_EVENTS = "SELECT pg_notify('worker_events', $1)"
 
 # Whole generations, once they have ended long ago: what is left of others has no gap, and sequences
-# never start again for somebody who still watches.
+# never start again for somebody who still watches. Nobody may have recorded the end: nothing that
+# has been silent for a day longer is still alive.
 DELETE_OLD_EVENTS = """
 DELETE FROM worker.generation_events
 WHERE generation_id = ANY(ARRAY(
-    SELECT ended.generation_id
-    FROM worker.generation_events AS ended
-    WHERE ended.status IN ('ready', 'failed') AND ended.created_at < now() - $1::interval
-    ORDER BY ended.created_at
-    LIMIT 1000
+    (
+        SELECT ended.generation_id
+        FROM worker.generation_events AS ended
+        WHERE ended.status IN ('ready', 'failed') AND ended.created_at < now() - $1::interval
+        ORDER BY ended.created_at
+        LIMIT 1000
+    )
+    UNION ALL
+    (
+        SELECT beginning.generation_id
+        FROM worker.generation_events AS beginning
+        WHERE beginning.sequence = 1
+          AND beginning.created_at < now() - $1::interval - interval '1 day'
+          AND (
+              SELECT newest.created_at
+              FROM worker.generation_events AS newest
+              WHERE newest.generation_id = beginning.generation_id
+              ORDER BY newest.sequence DESC
+              LIMIT 1
+          ) < now() - $1::interval - interval '1 day'
+        ORDER BY beginning.created_at
+        LIMIT 1000
+    )
 ))
 """
 
@@ -155,7 +174,7 @@ class EventStore:
         return [_event(row) for row in rows]
 
     async def delete_old_events(self, age: timedelta) -> int:
-        """Forget some generations that ended so long ago; answers how many events that were."""
+        """Forget some generations that ended or fell silent long ago; answers how many events."""
         async with self._database.connection() as connection:
             tag = await connection.execute(DELETE_OLD_EVENTS, age)
         return int(tag.rpartition(" ")[2])
@@ -184,10 +203,15 @@ class EventStore:
     async def _announce(self) -> None:
         while self._unannounced:
             ids = list(islice(self._unannounced, IDS_PER_ANNOUNCEMENT))
-            async with self._database.connection() as connection:
-                payload = f"{self._name} {','.join(map(str, ids))}"
-                await connection.execute(ANNOUNCE_EVENTS, payload)
+            # Taken out first: what is recorded while this is sent has to be told again.
             self._unannounced.difference_update(ids)
+            try:
+                async with self._database.connection() as connection:
+                    payload = f"{self._name} {','.join(map(str, ids))}"
+                    await connection.execute(ANNOUNCE_EVENTS, payload)
+            except BaseException:  # a cancellation too: it is sent once more at the end
+                self._unannounced.update(ids)
+                raise
             await asyncio.sleep(ANNOUNCE_GAP_SECONDS)
 
 

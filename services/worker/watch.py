@@ -55,7 +55,8 @@ class Watches(Generic[Message]):
         # Followed generations that are known to have new events.
         self._changed: set[UUID] = set()
         self._reading: Periodic | None = None
-        self._fetching: set[asyncio.Task[None]] = set()
+        # One at a time for each generation, however slow the Cache is.
+        self._fetching: dict[UUID, asyncio.Task[None]] = {}
         self._cache_calls = asyncio.Semaphore(CACHE_CALLS)
         self._draining = False
 
@@ -72,9 +73,10 @@ class Watches(Generic[Message]):
             try:
                 yield
             finally:
-                for task in self._fetching:
+                fetching = list(self._fetching.values())
+                for task in fetching:
                     task.cancel()
-                await asyncio.gather(*self._fetching, return_exceptions=True)
+                await asyncio.gather(*fetching, return_exceptions=True)
 
     def drain(self) -> None:
         """Ends every stream; clients resume at another replica."""
@@ -114,8 +116,13 @@ class Watches(Generic[Message]):
         if view.ended and newest is not None and not newest.ends:
             await self._record_end(view)
             newest = await self._events.get_newest_event(view.generation_id)
-        if after_sequence is None or newest is None:
-            # With no events left, a caller who has seen some is told how things stand now.
+        if (
+            after_sequence is None
+            or newest is None
+            or (view.ended and after_sequence > newest.sequence)
+        ):
+            # With no events left, a caller who has seen some is told how things stand now; so is
+            # one who names a sequence that never was, and cannot know of the end.
             sequence = newest.sequence if newest else after_sequence or 0
             if view.ended:
                 first = view_update(view, sequence=sequence)
@@ -208,9 +215,11 @@ class Watches(Generic[Message]):
 
     def _fetch_result(self, generation_id: UUID) -> None:
         """In a task of its own: others need not wait for its stickers."""
+        if generation_id in self._fetching:
+            return
         task = asyncio.create_task(self._ask_about(generation_id))
-        self._fetching.add(task)
-        task.add_done_callback(self._fetching.discard)
+        self._fetching[generation_id] = task
+        task.add_done_callback(lambda _: self._fetching.pop(generation_id))
 
     async def _ask_cache(self) -> None:
         """How the followed generations stand: places in the queue, ends that nobody recorded."""
@@ -232,12 +241,15 @@ class Watches(Generic[Message]):
             self._fetch_result(generation_id)
 
     async def _ask_about(self, generation_id: UUID) -> None:
-        follower = self._followers.get(generation_id)
-        if follower is None or follower.ended:
-            return
+        async with self._cache_calls:
+            # Looked up only now: while this waited for its turn, everybody may have gone.
+            follower = self._followers.get(generation_id)
+            if follower is not None and not follower.ended:
+                await self._fetch_for(follower, generation_id)
+
+    async def _fetch_for(self, follower: Follower[Message], generation_id: UUID) -> None:
         try:
-            async with self._cache_calls:
-                view = await self._cache.get_generation(generation_id)
+            view = await self._cache.get_generation(generation_id)
             follower.see(view)
             if view.ended and not follower.ended:
                 await self._record_end(view)

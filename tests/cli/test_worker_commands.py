@@ -1,6 +1,9 @@
 """Dead letters and metrics as people read them."""
 
 import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 from glossa.cache.v1 import cache_pb2
@@ -9,12 +12,14 @@ from rich.console import Console
 
 from services.cli.worker import (
     Choice,
+    run_redrive,
     show_letter,
     show_letters,
     show_metrics,
     show_redriven,
     sparkline,
 )
+from services.runtime.errors import LimitReached
 
 HASH = "0123456789abcdef" * 4
 ID = "0b7e2c1a-5d3f-4e6a-9c8b-7a6f5e4d3c2b"
@@ -153,3 +158,29 @@ def test_a_choice_by_age_counts_from_now() -> None:
     assert chosen.HasField("begins_at")
     assert chosen.reason == "MODEL_UNAVAILABLE"
     assert not Choice().message().HasField("begins_at")
+
+
+class StoppedRedrive:
+    """A worker whose money runs out after the first piece."""
+
+    async def RedriveDeadLetters(
+        self, request: pb.RedriveDeadLettersRequest, **_: object
+    ) -> AsyncIterator[pb.RedriveDeadLettersResponse]:
+        yield pb.RedriveDeadLettersResponse(total=250)
+        yield pb.RedriveDeadLettersResponse(total=250, started=100)
+        raise LimitReached("the ceiling of the day is reached", retry_after=timedelta(hours=3))
+
+
+async def test_a_redrive_that_is_stopped_tells_how_far_it_came(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @asynccontextmanager
+    async def stopped() -> AsyncIterator[tuple[StoppedRedrive, str]]:
+        yield StoppedRedrive(), "nowhere"
+
+    monkeypatch.setattr("services.cli.worker._worker", stopped)
+
+    with pytest.raises(LimitReached):
+        await run_redrive(Choice(), everything=True, dry_run=False, as_json=False)
+
+    assert "redrove 100 of 250 dead letters" in capsys.readouterr().out

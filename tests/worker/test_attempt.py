@@ -1,11 +1,11 @@
 """One attempt, against the real services: every way in which it can end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from glossa.cache.v1 import cache_pb2
@@ -13,6 +13,7 @@ from glossa.cache.v1 import cache_pb2
 from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
+from services.runtime.errors import DependencyDown
 from services.runtime.settings import CONVERSION_VERSION, ExplanationSettings
 from services.worker.attempt import Attempts
 from services.worker.chunk_store import ChunkStore
@@ -26,6 +27,7 @@ from services.worker.domain import (
     Explanation,
     Image,
     Job,
+    Lease,
     Page,
     Progress,
     Result,
@@ -291,3 +293,28 @@ async def test_a_result_the_cache_refuses_does_not_fail_its_neighbours(bench: Be
     )
 
     assert tuple(results) == ("lease_lost", "lease_lost", "ready")
+
+
+async def test_a_job_is_given_back_though_the_cache_was_away_for_a_moment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await bench.lease()
+    release_jobs, failures = bench.jobs.release_jobs, [DependencyDown("away")]
+
+    async def fail_first(leases: Sequence[Lease]) -> None:
+        if failures:
+            raise failures.pop()
+        await release_jobs(leases)
+
+    monkeypatch.setattr(bench.jobs, "release_jobs", fail_first)
+
+    assert await Delivery(jobs=bench.jobs, events=bench.events).give_back(job.lease) == "given_back"
+    assert (await bench.generation(job)).stage == cache_pb2.STAGE_QUEUED
+
+
+async def test_a_job_the_cache_does_not_take_back_is_undelivered(bench: Bench) -> None:
+    lease = Lease(generation_id=uuid4(), attempt=-1)
+
+    delivery = Delivery(jobs=bench.jobs, events=bench.events)
+
+    assert await delivery.give_back(lease) == "undelivered"

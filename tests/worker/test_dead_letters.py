@@ -22,7 +22,8 @@ from tests.cache.conftest import refused
 from tests.fake_openai import FakeOpenAI
 from tests.suite import Suite
 from tests.worker.conftest import StartWorker
-from tests.worker.test_lease_loop import ask, until_ended
+from tests.worker.test_lease_loop import ask, count, until_ended
+from tests.worker.waiting import until
 
 READY, FAILED = cache_pb2.GENERATION_STATUS_READY, cache_pb2.GENERATION_STATUS_FAILED
 # Of one call to the loopback model: 800 x 400 + 100 x 100 + 80 x 1,600 nano-dollars.
@@ -150,6 +151,38 @@ async def test_several_workers_write_each_letter_once(
 
     assert [letter.generation_id for letter in letters] == failed[::-1]
     assert await admin.fetchval("SELECT count(*) FROM worker.dead_letters") == 5
+
+
+async def test_what_fails_after_a_clock_ran_ahead_is_found(
+    cluster: Suite, model: FakeOpenAI, desk: Desk, databases: Mapping[str, str]
+) -> None:
+    async with open_database(databases["worker"], application_name="test") as database:
+        ahead = letter_of(datetime.now(UTC) + timedelta(hours=1))
+        await DeadLetterStore(database).insert_dead_letters([ahead])
+
+    [failed] = await fail_some(cluster, model, 1)
+    letters = await desk.until_listed(2)
+
+    assert [one.generation_id for one in letters] == [str(ahead.generation_id), failed]
+
+
+async def test_what_is_written_down_is_not_priced_again(
+    cluster: Suite, model: FakeOpenAI, desk: Desk, admin: "asyncpg.Connection[Any]"
+) -> None:
+    def priced() -> float:
+        return count("glossa_quota_requests_total", method="GetGenerationCosts", code="OK")
+
+    def looks() -> float:
+        return count("glossa_cache_requests_total", method="ListFailedJobs", code="OK")
+
+    await fail_some(cluster, model, 1)
+    while not await admin.fetchval("SELECT count(*) FROM worker.dead_letters"):
+        pass
+    before, looked = priced(), looks()
+    await until(lambda: looks() > looked + 2)
+
+    assert before > 0
+    assert priced() == before
 
 
 async def test_a_redrive_makes_the_pages_at_nobodys_expense(

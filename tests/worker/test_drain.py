@@ -1,7 +1,7 @@
 """A worker that is told to go: not serving first, no new jobs, and nothing lost on the way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -13,8 +13,11 @@ from glossa.cache.v1 import cache_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import REGISTRY
 
+from services.runtime.errors import GlossaError
 from services.worker.__main__ import open_worker
+from services.worker.clients import Jobs
 from services.worker.config import Config
+from services.worker.domain import Lease
 from tests.fake_openai import FakeOpenAI
 from tests.suite import Suite, lecture
 from tests.worker.conftest import StartWorker
@@ -107,6 +110,63 @@ async def test_a_drain_ends_with_the_stream_of_jobs(
         assert len(taking()) == 1
         await loop.drain(timedelta())
         assert taking() == []
+
+
+async def test_a_drain_between_two_streams_asks_for_nothing(
+    model: FakeOpenAI, worker_config: Callable[..., Config]
+) -> None:
+    async with open_worker(worker_config()) as (loop, _):
+        await loop.drain(timedelta())
+
+        assert await anext(loop._stream_of_credits(), None) is None
+
+
+class FailedReleases:
+    """Knows whether giving back has failed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen = asyncio.Event()
+        release_jobs = Jobs.release_jobs
+
+        async def release_and_tell(jobs: Jobs, leases: Sequence[Lease]) -> None:
+            try:
+                await release_jobs(jobs, leases)
+            except GlossaError:
+                self.seen.set()
+                raise
+
+        monkeypatch.setattr(Jobs, "release_jobs", release_and_tell)
+
+
+async def test_jobs_are_given_back_to_a_cache_that_was_away_for_a_moment(
+    cluster: Suite,
+    model: FakeOpenAI,
+    start_worker: StartWorker,
+    admin: "asyncpg.Connection[Any]",
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = FailedReleases(monkeypatch)
+    model.gate.clear()
+    async with proxied(cluster.addresses["cache"]) as proxy:
+        worker = AsyncExitStack()
+        await worker.enter_async_context(
+            start_worker(cache_address=proxy.address, attempt_grace_seconds=0, renew_seconds=20)
+        )
+        generation_id = await ask(cluster)
+        await model.wait_for_calls(1)
+        explaining = cache_pb2.STAGE_EXPLAINING
+        await until_generation(cluster, generation_id, lambda one: one.stage == explaining)
+        await admin.execute("UPDATE cache.generations SET leased_until = now() + interval '1 hour'")
+        proxy.down = True
+        proxy.cut()
+        leaving = asyncio.create_task(worker.aclose())
+        await failed.seen.wait()
+        proxy.down = False
+        await leaving
+
+    row = await admin.fetchrow("SELECT attempts - released, leased_by FROM cache.generations")
+    assert row is not None
+    assert tuple(row) == (0, None)
 
 
 async def test_a_job_that_was_on_its_way_is_given_back_without_an_attempt(

@@ -117,7 +117,10 @@ async def test_an_ended_generation_is_told_at_once_and_never_twice(
 
     assert stages(again) == [(3, READY)]
     assert again[0].stickers
-    assert after_the_end == beyond == []
+    assert after_the_end == []
+    # Nobody has been told so much: whoever says so is told how it ended.
+    assert [(one.sequence, one.stage, one.snapshot) for one in beyond] == [(3, READY, True)]
+    assert beyond[0].stickers
 
 
 async def test_a_failure_is_told_with_its_reason(

@@ -1,6 +1,8 @@
 """Watchers that wait long, read slowly or come back late; and events nobody announced."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -12,14 +14,17 @@ from glossa.worker.v1 import worker_pb2
 from prometheus_client import REGISTRY
 
 from services.runtime.database import open_database
+from services.worker.clients import Cache
 from services.worker.domain import Lease, Progress, Stage
-from services.worker.generation import progress_event
+from services.worker.generation import GenerationView, progress_event
+from services.worker.metrics import FOLLOWED
 from services.worker.store import EventStore
 from tests import fake_openai as fake
 from tests.fake_openai import FakeOpenAI
 from tests.suite import Suite
 from tests.worker.conftest import StartWorker
-from tests.worker.test_watch_generation import READY, Call, ask, reason_of, stages, watch_on
+from tests.worker.test_lease_loop import until_ended
+from tests.worker.test_watch_generation import READY, Call, ask, gauge, reason_of, stages, watch_on
 from tests.worker.waiting import until
 
 # A window that is never made larger: what does not fit stays at the server until it is read.
@@ -196,3 +201,77 @@ async def test_changes_made_by_one_replica_reach_the_watchers_of_another(
     assert first.stage == cache_pb2.STAGE_EXPLAINING
     assert stages(rest) == [(3, READY)]
     assert model.calls == 1
+
+
+class SlowResults:
+    """Holds every question for a result until `answering` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.answering = asyncio.Event()
+        get_generation = Cache.get_generation
+
+        async def get_slowly(
+            cache: Cache, generation_id: UUID, *, user_id: str = ""
+        ) -> GenerationView:
+            if not user_id:  # it is not how a watch begins
+                self.asked.append(str(generation_id))
+                await self.answering.wait()
+            return await get_generation(cache, generation_id, user_id=user_id)
+
+        monkeypatch.setattr(Cache, "get_generation", get_slowly)
+        monkeypatch.setattr("services.worker.watch.EVERY", timedelta(milliseconds=10))
+
+
+def looks() -> float:
+    labels = {"method": "GetGenerations", "code": "OK"}
+    return REGISTRY.get_sample_value("glossa_cache_requests_total", labels) or 0
+
+
+async def test_a_slow_cache_is_asked_for_a_result_once(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = SlowResults(monkeypatch)
+    model.gate.clear()
+    async with start_worker() as worker, grpc.aio.insecure_channel(worker.address) as channel:
+        generation_id = await ask(cluster)
+        stream = messages(watch_on(cluster, channel)(generation_id))
+        await anext(stream)
+        model.gate.set()
+        await until(lambda: bool(results.asked))
+        before = looks()
+        await until(lambda: looks() > before + 3)
+        results.answering.set()
+        told = [message async for message in stream]
+
+    assert told[-1].stage == READY
+    assert results.asked == [generation_id]
+
+
+async def test_a_result_that_nobody_waits_for_any_more_is_not_fetched(
+    cluster: Suite, model: FakeOpenAI, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.watch.CACHE_CALLS", 1)
+    results = SlowResults(monkeypatch)
+    model.gate.clear()
+    async with start_worker() as worker, grpc.aio.insecure_channel(worker.address) as channel:
+        calls = {}
+        for user in ("ada", "bob"):
+            generation_id = await ask(cluster, user=user)
+            calls[generation_id] = watch_on(cluster, channel)(generation_id, user_id=user)
+            await calls[generation_id].read()
+        model.gate.set()
+        for generation_id in calls:
+            await until_ended(cluster, generation_id)
+        await until(lambda: bool(results.asked))
+        before = looks()
+        await until(lambda: looks() > before + 3)  # the other one waits for its turn
+        stays = calls.pop(results.asked[0])
+        [leaves] = calls.values()
+        leaves.cancel()
+        await until(lambda: gauge(FOLLOWED) == 1)
+        results.answering.set()
+        told = [message async for message in messages(stays)]
+
+    assert told[-1].stage == READY
+    assert len(results.asked) == 1

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -30,6 +31,13 @@ from tests.worker.waiting import until
 async def store(databases: Mapping[str, str]) -> AsyncIterator[EventStore]:
     async with open_database(databases["worker"], application_name="test") as database:
         yield EventStore(database)
+
+
+@pytest.fixture
+async def admin(admin_url: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    connection = await asyncpg.connect(admin_url)
+    yield connection
+    await connection.close()
 
 
 def lease(attempt: int = 1, generation_id: UUID | None = None) -> Lease:
@@ -174,6 +182,32 @@ async def test_many_events_are_announced_together(
     assert max(map(len, announced)) < 8000
 
 
+async def test_what_is_recorded_during_an_announcement_is_announced_again(
+    store: EventStore, admin: "asyncpg.Connection[Any]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = "SELECT pg_notify('worker_events', $1) FROM (SELECT pg_advisory_xact_lock(42)) AS held"
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    monkeypatch.setattr("services.worker.store.ANNOUNCE_EVENTS", held)
+    announced: list[str] = []
+    await admin.add_listener("worker_events", lambda *given: announced.append(str(given[-1])))
+    await admin.execute("SELECT pg_advisory_lock(42)")
+    one = lease()
+    async with store.announcing():
+        await store.append_event(reading(one))
+        while not await admin.fetchval(waiting):
+            pass
+        await store.append_event(reading(one))
+        await admin.execute("SELECT pg_advisory_unlock(42)")
+        await until(lambda: bool(announced) and not store._unannounced)
+    await admin.execute("SELECT pg_notify('worker_events', 'that was all')")
+    await until(lambda: "that was all" in announced)
+
+    # Whoever heard the first may have looked before the second was there.
+    told = [payload.partition(" ")[2] for payload in announced[:-1]]
+    assert len(told) >= 2
+    assert set(told) == {str(one.generation_id)}
+
+
 async def test_only_generations_that_ended_long_ago_are_forgotten(
     store: EventStore, databases: Mapping[str, str]
 ) -> None:
@@ -182,7 +216,7 @@ async def test_only_generations_that_ended_long_ago_are_forgotten(
         await store.append_event(event)
     connection = await asyncpg.connect(databases["worker"])
     await connection.execute(
-        "UPDATE worker.generation_events SET created_at = created_at - interval '8 days'"
+        "UPDATE worker.generation_events SET created_at = created_at - interval '7.5 days'"
     )
     await connection.close()
     for event in (reading(young), ready_event(young)):
@@ -194,6 +228,24 @@ async def test_only_generations_that_ended_long_ago_are_forgotten(
     assert await sequences(store, ended.generation_id) == []
     assert await sequences(store, old_and_alive.generation_id) == [1]
     assert await sequences(store, young.generation_id) == [1, 2]
+
+
+async def test_a_generation_whose_end_nobody_recorded_is_forgotten_a_day_later(
+    store: EventStore, admin: "asyncpg.Connection[Any]"
+) -> None:
+    silent, still_going = lease(), lease()
+    for one in (silent, silent, still_going):
+        await store.append_event(reading(one))
+    await admin.execute(
+        "UPDATE worker.generation_events SET created_at = created_at - interval '8 days 1 minute'"
+    )
+    await store.append_event(reading(still_going))
+
+    assert await store.delete_old_events(timedelta(days=7)) == 2
+    assert await store.delete_old_events(timedelta(days=7)) == 0
+
+    assert await sequences(store, silent.generation_id) == []
+    assert await sequences(store, still_going.generation_id) == [1, 2]
 
 
 @pytest.mark.parametrize(

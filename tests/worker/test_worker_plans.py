@@ -11,6 +11,7 @@ import pytest
 from services.worker.dead_letter_store import (
     CHOOSE_DEAD_LETTERS,
     LIST_DEAD_LETTERS,
+    LIST_KNOWN,
     READ_LAST_FAILURE,
 )
 from services.worker.metrics_store import CHOOSE_DAY, READ_DAY, ROLL_UP
@@ -59,6 +60,7 @@ STATEMENTS: list[tuple[str, tuple[Any, ...]]] = [
     (CHOOSE_DAY, ()),
     (READ_DAY, (NOW.replace(hour=0, minute=0, second=0, microsecond=0), "page_explanation")),
     (READ_LAST_FAILURE, ()),
+    (LIST_KNOWN, ([uuid4() for _ in range(200)],)),
     (LIST_DEAD_LETTERS, (*SELECTORS, False, None, None, 50)),
     (LIST_DEAD_LETTERS, (*SELECTORS, True, None, None, 50)),
     (CHOOSE_DEAD_LETTERS, (*SELECTORS, NOW, NOW - 900 * DAY, UUID(int=0), 100)),
@@ -83,3 +85,12 @@ async def test_no_statement_reads_a_whole_table(connection: "asyncpg.Connection[
         rows = await connection.fetch(f"EXPLAIN {statement}", *arguments)
         plan = "\n".join(row[0] for row in rows)
         assert "Seq Scan" not in plan, plan
+
+
+async def test_old_generations_are_found_by_their_ends_and_beginnings(
+    connection: "asyncpg.Connection[Any]",
+) -> None:
+    rows = await connection.fetch(f"EXPLAIN {DELETE_OLD_EVENTS}", 7 * DAY)
+    plan = "\n".join(row[0] for row in rows)
+    assert "event_ends_by_time_idx" in plan, plan
+    assert "event_beginnings_by_time_idx" in plan, plan
