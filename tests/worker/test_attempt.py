@@ -308,7 +308,10 @@ async def test_a_job_is_given_back_though_the_cache_was_away_for_a_moment(
 
     monkeypatch.setattr(bench.jobs, "release_jobs", fail_first)
 
-    assert await Delivery(jobs=bench.jobs, events=bench.events).give_back(job.lease, had_begun=True) == "given_back"
+    assert (
+        await Delivery(jobs=bench.jobs, events=bench.events).give_back(job.lease, had_begun=True)
+        == "given_back"
+    )
     assert (await bench.generation(job)).stage == cache_pb2.STAGE_QUEUED
 
 
@@ -317,4 +320,4 @@ async def test_a_job_the_cache_does_not_take_back_is_undelivered(bench: Bench) -
 
     delivery = Delivery(jobs=bench.jobs, events=bench.events)
 
-    assert await delivery.give_back(lease) == "undelivered"
+    assert await delivery.give_back(lease, had_begun=True) == "undelivered"
