@@ -27,7 +27,7 @@ from services.quota.ledger_store import acting_for
 from services.runtime.database import Database
 from services.runtime.errors import AlreadyExists, DependencyDown
 
-# The rules are in the function: see migrations/0009_create_admit_many.sql.
+# The rules are in the function: see migrations/0009_create_admit_many.sql and 0013.
 ADMIT_MANY = """
 SELECT decision, units, remaining_units, share_to_cache, retry_after, outcome, generation_id,
        shadow_decision, plan, "position",
