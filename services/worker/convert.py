@@ -72,7 +72,8 @@ class Conversion:
         return written.markdown()
 
     async def _tell(self, tell: Tell, written: "_Document") -> None:
-        done, total = len(written.pages), written.total
+        total = written.total
+        done = len(written.pages) if total else 0  # no page has told yet how many there are
         chunks = min(total, MOST_CHUNKS)
         await tell(Progress(stage=Stage.READING, done=done, total=total, chunks=chunks))
 

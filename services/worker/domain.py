@@ -250,6 +250,10 @@ class Progress:
     # Into how many chunks the page was cut, once that is known: it gets more time for more.
     chunks: int = 0
 
+    def __post_init__(self) -> None:
+        # Here it fails one attempt; told to the Cache, it would be refused with all other leases.
+        assert 0 <= self.done <= self.total, f"{self.done} of {self.total}"
+
 
 def numbered(stickers: Iterable[Sticker]) -> tuple[Sticker, ...]:
     return tuple(

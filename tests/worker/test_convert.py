@@ -161,3 +161,52 @@ async def _units_left(suite: Suite) -> int:
         quota_pb2.GetQuotaStatusRequest(user_id="ada"), metadata=suite.bearer()
     )
     return status.remaining_units
+
+
+async def break_pages(admin_url: str, pdf_hash: str, *pages: int) -> None:
+    """As if the Registry had found out that they cannot be read; it remembers that."""
+    connection = await asyncpg.connect(admin_url)
+    processed = "SELECT processed_at FROM registry.canonical_documents WHERE pdf_hash = $1"
+    while not await connection.fetchval(processed, pdf_hash):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await connection.execute(
+        "UPDATE registry.canonical_page_metadata SET error_reason = 'PDF_TOO_COMPLEX',"
+        " word_count = NULL, images_count = NULL, is_scanned = NULL, has_hidden_text = NULL,"
+        " fingerprint = NULL WHERE pdf_hash = $1 AND page = ANY($2::integer[])",
+        pdf_hash,
+        pages,
+    )
+    await connection.close()
+
+
+@pytest.mark.parametrize("broken", [(1,), (2,), (1, 2), (1, 2, 3)])
+async def test_a_page_that_cannot_be_read_leaves_a_note_unless_none_can(
+    cluster: Suite, start_worker: StartWorker, admin_url: str, broken: tuple[int, ...]
+) -> None:
+    made = document(*(Sheet(text=f"Page {n} tells about trees.") for n in (1, 2, 3)))
+    uploaded = await cluster.upload("ada", made)
+    request = cache_pb2.ConvertDocumentRequest(user_id="ada", pdf_hash=uploaded.document.pdf_hash)
+    answer = await cluster.cache.ConvertDocument(request, metadata=cluster.bearer())
+    await break_pages(admin_url, uploaded.document.pdf_hash, *broken)
+    async with start_worker():
+        generation = await until_ended(cluster, answer.generation_id)
+
+    if broken == (1, 2, 3):
+        assert (generation.status, generation.error.reason) == (FAILED, "PDF_TOO_COMPLEX")
+        assert generation.attempts == 1
+        return
+    note = "*This page could not be read: PDF\\_TOO\\_COMPLEX.*"
+    pages = enumerate(pages_of(generation.markdown), 1)
+    assert generation.status == READY
+    assert tuple(number for number, page in pages if page == note) == broken
+
+
+async def test_hidden_text_is_pointed_out(
+    databases: Mapping[str, str], keys: Keys, tmp_path: Path
+) -> None:
+    sheet = Sheet(text="A page about trees and leaves.", hidden="Nobody sees this line.")
+    async with running_suite(databases, keys, tmp_path, explanation=OFFLINE) as suite:
+        generation = await convert(suite, document(sheet))
+
+    [page] = pages_of(generation.markdown)
+    assert page.startswith(convert_module.HIDDEN_TEXT)
