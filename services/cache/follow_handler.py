@@ -15,6 +15,7 @@ from services.cache.status_store import StatusStore
 from services.cache.wire import MODES, render_failure, render_generation
 from services.runtime.auth import allow
 from services.runtime.interceptors import Context
+from services.runtime.timestamps import parse_timestamp
 from services.runtime.validation import parse_uuid, require
 
 log = structlog.get_logger()
@@ -77,11 +78,7 @@ def _ids(values: Sequence[str]) -> list[UUID]:
 def _since(request: pb.ListFailedJobsRequest) -> datetime:
     if not request.HasField("failed_since"):
         return LONG_AGO
-    try:
-        return request.failed_since.ToDatetime(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        require(False, "failed_since", "must be a time from year 1 to 9999")
-        raise
+    return parse_timestamp("failed_since", request.failed_since)
 
 
 def _failed_job(job: FailedJob) -> pb.FailedJob:

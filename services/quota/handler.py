@@ -173,8 +173,7 @@ class QuotaHandler(QuotaServiceServicer):
         user_id = _own_user(request.user_id) if request.user_id else None
         if user_id is None and current_caller().is_user:
             raise NotYourUser("this token acts only for its own user; name it", field="user_id")
-        begins_at = wire.parse_moment("begins_at", request)
-        ends_at = wire.parse_moment("ends_at", request)
+        begins_at, ends_at = wire.span(request)
         require(ends_at is None or begins_at is not None, "begins_at", "must be set with ends_at")
         if begins_at is not None:
             span = (ends_at or datetime.now(UTC)) - begins_at

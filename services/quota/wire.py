@@ -3,7 +3,7 @@
 import base64
 import binascii
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from glossa.quota.v1 import quota_pb2 as pb
@@ -29,8 +29,7 @@ from services.quota.domain import (
     Settled,
     Status,
 )
-from services.runtime.errors import InvalidInput
-from services.runtime.timestamps import fill_timestamp
+from services.runtime.timestamps import fill_timestamp, parse_timestamp
 from services.runtime.validation import (
     parse_identity,
     parse_pdf_hash,
@@ -267,15 +266,13 @@ def budget_message(budget: Budget) -> pb.Budget:
     )
 
 
-def parse_moment(field: str, message: "pb.GetUserCostsRequest") -> datetime | None:
-    """A time of the request, None where it is unset."""
-    if not message.HasField(field):  # type: ignore[arg-type]
-        return None
-    try:
-        moment: datetime = getattr(message, field).ToDatetime(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        raise InvalidInput(f"{field} is not a time", field=field) from None
-    return moment
+def span(request: pb.GetUserCostsRequest) -> tuple[datetime | None, datetime | None]:
+    """From when until when; None where it is left open."""
+    begins, ends = request.HasField("begins_at"), request.HasField("ends_at")
+    return (
+        parse_timestamp("begins_at", request.begins_at) if begins else None,
+        parse_timestamp("ends_at", request.ends_at) if ends else None,
+    )
 
 
 def _costs(costs: Costs) -> pb.Costs:

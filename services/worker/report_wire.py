@@ -13,6 +13,7 @@ from glossa.worker.v1 import worker_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.runtime.errors import InvalidInput
+from services.runtime.timestamps import parse_timestamp
 from services.runtime.validation import parse_pdf_hash, parse_text, parse_uuid, require
 from services.worker.dead_letter import (
     AttemptFailure,
@@ -110,14 +111,15 @@ def parse_filter(message: pb.DeadLetterFilter) -> Filter:
         for index, one in enumerate(message.generation_ids)
     )
     pdf_hash = message.pdf_hash
+    begins, ends = message.HasField("begins_at"), message.HasField("ends_at")
     return Filter(
         reason=_word("reason", message.reason),
         kind=_word("kind", message.kind),
         pdf_hash=parse_pdf_hash("filter.pdf_hash", pdf_hash) if pdf_hash else None,
         locale=_word("locale", message.locale),
         model=_word("model", message.model),
-        begins_at=_parse_moment(message, "begins_at"),
-        ends_at=_parse_moment(message, "ends_at"),
+        begins_at=parse_timestamp("filter.begins_at", message.begins_at) if begins else None,
+        ends_at=parse_timestamp("filter.ends_at", message.ends_at) if ends else None,
         generation_ids=ids or None,
     )
 
@@ -262,17 +264,6 @@ def _failure_message(failure: AttemptFailure) -> cache_pb2.AttemptFailure:
         message=failure.message,
         failed_at=_timestamp(failure.failed_at),
     )
-
-
-def _parse_moment(message: pb.DeadLetterFilter, field: str) -> datetime | None:
-    if not message.HasField(field):  # type: ignore[arg-type]
-        return None
-    try:
-        return _moment(getattr(message, field))
-    except (ValueError, OverflowError):
-        raise InvalidInput(
-            f"filter.{field} must be a time from year 1 to 9999", field=f"filter.{field}"
-        ) from None
 
 
 def _moment(timestamp: Timestamp) -> datetime:
