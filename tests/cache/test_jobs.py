@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from datetime import UTC, timedelta
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -346,20 +346,18 @@ async def test_a_result_kept_as_json_is_still_read(house: House) -> None:
 
 async def test_jobs_of_one_batch_that_differ_are_told_apart(house: House) -> None:
     """They are copied from a pattern: what differs must not be copied along."""
-    pdf_hash = await house.document("alice")
-    asked: dict[tuple[str, str], Any] = {
-        ("page_explanation", "en"): await house.suite.explain("alice", pdf_hash),
-        ("page_explanation", "zh-Hans"): await house.suite.explain(
-            "alice", pdf_hash, locale="zh-Hans"
-        ),
-        ("document_markdown", "und"): await house.suite.cache.ConvertDocument(
-            cache_pb2.ConvertDocumentRequest(user_id="alice", pdf_hash=pdf_hash),
-            metadata=house.suite.bearer(),
-        ),
-    }
-    await house.admin.execute(
-        "UPDATE cache.generations SET images_count = 2 WHERE locale = 'zh-Hans'"
+    one, other = await house.document("alice"), await house.document("alice")
+    await house.suite.explain("alice", one)
+    await house.suite.explain("alice", one, locale="zh-Hans")
+    await house.suite.explain("alice", other)
+    await house.suite.cache.ConvertDocument(
+        cache_pb2.ConvertDocumentRequest(user_id="alice", pdf_hash=one),
+        metadata=house.suite.bearer(),
     )
+    # So many that both get the longest deadline there is.
+    with_images = "UPDATE cache.generations SET images_count = $2 WHERE pdf_hash = $1"
+    await house.admin.execute(with_images, one, 10)
+    await house.admin.execute(with_images, other, 20)
 
     stream = house.suite.jobs.LeaseJobs(metadata=house.worker.bearer)
     await stream.write(jobs_pb2.LeaseJobsRequest(worker_id="w", credits=10, batched=True))
@@ -367,18 +365,16 @@ async def test_jobs_of_one_batch_that_differ_are_told_apart(house: House) -> Non
     stream.cancel()
 
     assert isinstance(response, jobs_pb2.LeaseJobsResponse)
-    assert len(response.jobs) == 3
+    kept = {
+        str(row["generation_id"]): row
+        for row in await house.admin.fetch("SELECT * FROM cache.generations")
+    }
+    assert {job.lease.generation_id for job in response.jobs} == set(kept)
     for job in response.jobs:
-        assert job.lease.generation_id == asked[job.kind, job.locale].generation_id
-        assert job.images_count == (2 if job.locale == "zh-Hans" else 0)
-        longer = timedelta(seconds=50 if job.locale == "zh-Hans" else 0)
-        assert job.time_left.ToTimedelta() == timedelta(seconds=75) + longer
-        row = await house.admin.fetchrow(
-            "SELECT created_at, leased_until, scope FROM cache.generations"
-            " WHERE generation_id = $1",
-            UUID(job.lease.generation_id),
-        )
-        assert row is not None
-        told = (job.created_at, job.leased_until)
-        assert [at.ToDatetime(tzinfo=UTC) for at in told] == list(row)[:2]
-        assert job.scope == row["scope"] == "shared"
+        row = kept[job.lease.generation_id]
+        for name in ("kind", "pdf_hash", "page", "locale", "model", "scope", "prompt_version"):
+            assert getattr(job, name) == row[name]
+        for name in ("created_at", "leased_until", "deadline_at"):
+            assert getattr(job, name).ToDatetime(tzinfo=UTC) == row[name]
+        assert job.images_count == row["images_count"] == (20 if job.pdf_hash == other else 10)
+        assert job.time_left.ToTimedelta() == row["deadline_at"] - row["started_at"]
