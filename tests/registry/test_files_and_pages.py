@@ -1,6 +1,8 @@
 """Files and pages are told to who holds them, and to nobody else in any word."""
 
 import asyncio
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -8,11 +10,14 @@ from uuid import uuid4
 import pytest
 from glossa.registry.v1 import registry_pb2 as pb
 
-from services.registry import metrics
+from services.registry import metrics, sandbox
 from tests.registry import pdfs
 from tests.registry.client import Registry
 from tests.registry.refusals import refused
+from tests.registry.replicas import replica
+from tests.registry.test_taken_over import PROGRAM
 from tests.registry.test_upload import counts, hash_of
+from tests.suite import Keys
 
 PAGE_ROWS = "SELECT error_reason FROM registry.canonical_page_metadata WHERE pdf_hash = $1"
 
@@ -384,3 +389,26 @@ async def test_without_a_token_nothing_is_told(served: Registry, someone: pb.Own
     with refused() as told:
         await served.call("GetFile", pb.GetFileRequest(owner=someone, file_id=str(uuid4())))
     assert told.code == "UNAUTHENTICATED"
+
+
+async def test_a_page_that_no_reader_finds_time_for_is_not_called_unreadable(
+    databases: Mapping[str, str],
+    keys: Keys,
+    tmp_path: Path,
+    someone: pb.Owner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = pdfs.unique_pdf("read later")
+    async with replica(databases, keys, tmp_path) as registry:
+        await registry.upload(content, someone)
+        first = await content_of(registry.as_service("worker"), pdf_hash=hash_of(content), page=1)
+    program = PROGRAM + "    time.sleep(3600)"  # a machine too busy to read anything
+    monkeypatch.setattr(sandbox, "command", lambda _: (sys.executable, "-c", program))
+    async with replica(databases, keys, tmp_path, pdf_wall_seconds=3.0) as registry:
+        with refused() as told:
+            await content_of(registry.as_service("worker"), pdf_hash=hash_of(content), page=1)
+        monkeypatch.undo()
+        again = await content_of(registry.as_service("worker"), pdf_hash=hash_of(content), page=1)
+
+    assert (told.code, told.reason) == ("UNAVAILABLE", "PDF_READER_UNAVAILABLE")
+    assert again == first
