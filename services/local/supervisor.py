@@ -24,6 +24,7 @@ from services.local.layout import (
 from services.local.processes import KeptService, Report, ServiceSpec
 from services.local.state import State
 from services.runtime.periodic import periodic
+from services.runtime.tls import Tls, tls_in
 
 DATABASE_NAME = "glossa"
 TOKENS_EVERY = timedelta(hours=1)
@@ -51,6 +52,11 @@ class SuitePlan:
     @property
     def store_url(self) -> str:
         return self.environment.get("GLOSSA_STORE_URL") or self.state.objects.as_uri()
+
+    @property
+    def tls(self) -> Tls | None:
+        """What the services encrypt with, and so do we when we look after them."""
+        return tls_in(self.environment)
 
     @property
     def callback_secret(self) -> str:
@@ -165,6 +171,7 @@ def _spec(plan: SuitePlan, service: str, database_url: str) -> ServiceSpec:
         address=plan.ports.address(service),
         environment=service_environment(plan, service, database_url),
         log_file=Path(plan.state.log_file(service)),
+        tls=plan.tls,
     )
 
 

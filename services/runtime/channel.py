@@ -11,6 +11,8 @@ import grpc
 from services.runtime import request
 from services.runtime.errors import DependencyDown, DependencyFailed
 from services.runtime.status import from_call
+from services.runtime.tls import Tls
+from services.runtime.transport import open_transport
 
 DEFAULT_DEADLINE_SECONDS = 5.0
 
@@ -51,6 +53,7 @@ def open_channel(
     address: str,
     token: TokenSource,
     *,
+    tls: Tls | None = None,
     deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
     max_message_bytes: int = 16 * 1024 * 1024,
     sent_once: Sequence[str] = (),
@@ -75,7 +78,7 @@ def open_channel(
     ]
     kinds = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
     interceptors: list[Any] = [kind(token, deadline_seconds) for kind in kinds]
-    return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
+    return open_transport(address, tls, options=options, interceptors=interceptors)
 
 
 def _service_config(sent_once: Sequence[str]) -> str:

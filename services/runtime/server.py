@@ -1,6 +1,7 @@
 """A service process: health, reflection, metrics, limits, and a clean end on SIGTERM."""
 
 import asyncio
+import ipaddress
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from services.runtime.interceptors import CallGuard, Policies
 from services.runtime.logging import configure_logging
 from services.runtime.metrics import metrics_port, request_metrics
 from services.runtime.settings import ServiceSettings
+from services.runtime.tls import CA_FILE, CERT_FILE, KEY_FILE, Tls, TlsMisconfigured
 
 log = structlog.get_logger()
 
@@ -79,7 +81,7 @@ def starting(service: str, settings: type[Settings]) -> Iterator[Settings]:
         yield config
     except ValidationError as error:
         sys.exit(f"{service} cannot start: {_explain(error)}")
-    except (CannotStart, GlossaError, OSError, SettingsError) as error:
+    except (CannotStart, TlsMisconfigured, GlossaError, OSError, SettingsError) as error:
         sys.exit(f"{service} cannot start: {error}")
 
 
@@ -88,10 +90,11 @@ async def running(
     service: str, config: Settings, compose: Compose[Settings]
 ) -> AsyncIterator[Running]:
     """Serve until the block ends, then drain: health first, then streams, then calls under way."""
+    tls = _transport(config)
     async with compose(config) as parts:
         server = _build_server(service, config, parts.servicers)
         status = await _add_health(server, parts.servicers)
-        port = _listen(server, config)
+        port = _listen(server, config, tls)
         with _metrics_port(config) as scraped_port:
             await server.start()
             try:
@@ -197,9 +200,32 @@ def _verifier(key_file: Path) -> TokenVerifier:
         ) from None
 
 
-def _listen(server: grpc.aio.Server, config: ServiceSettings) -> int:
+def _transport(config: ServiceSettings) -> Tls | None:
+    """How we are spoken to; plain text leaves the machine only where somebody said it may."""
+    tls = config.tls()
+    if tls is None and not _is_loopback(config.host) and not config.allow_plaintext:
+        raise CannotStart(
+            f"GLOSSA_HOST {config.host} can be reached from other machines: set {CERT_FILE},"
+            f" {KEY_FILE} and {CA_FILE}, or GLOSSA_ALLOW_PLAINTEXT=true where a mesh encrypts"
+        )
+    if tls is not None and not tls.can_serve:
+        raise CannotStart(f"{CA_FILE} is set without {CERT_FILE} and {KEY_FILE}; set all three")
+    return tls
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        return server.add_insecure_port(f"{config.host}:{config.port}")
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(server: grpc.aio.Server, config: ServiceSettings, tls: Tls | None) -> int:
+    address = f"{config.host}:{config.port}"
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, tls.server_credentials())
     except RuntimeError:
         raise CannotStart(
             f"port {config.port} on {config.host} is taken; set GLOSSA_PORT to another one"

@@ -6,6 +6,8 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from services.runtime.tls import Tls, tls_from
+
 # Bump whenever prompts, chunking or the sticker schema change: it is part of the cache key.
 PROMPT_VERSION = "2026-11-18.4"
 # The same for turning documents into Markdown; never one that PROMPT_VERSION has had.
@@ -48,6 +50,14 @@ class ServiceSettings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     metrics_port: int = Field(default=0, ge=0, le=65535)
+    # Our certificate and key, and the authority that peers are checked with: PEM, all or none.
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_ca_file: str = ""
+    # "require": whoever calls must show a certificate of that authority too.
+    tls_client_auth: str = "none"
+    # Where something else encrypts, as a service mesh does; else only loopback may be plain.
+    allow_plaintext: bool = False
     database_url: SecretStr
     database_pool_size: int = Field(default=10, ge=1, le=200)
     # Public key that tokens are checked with.
@@ -59,3 +69,11 @@ class ServiceSettings(BaseSettings):
     max_concurrent_rpcs: int = Field(default=2000, ge=1)
     drain_seconds: float = Field(default=10.0, ge=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+    def tls(self) -> Tls | None:
+        return tls_from(
+            cert_file=self.tls_cert_file,
+            key_file=self.tls_key_file,
+            ca_file=self.tls_ca_file,
+            client_auth=self.tls_client_auth,
+        )
