@@ -43,6 +43,8 @@ class SuitePlan:
     state: State
     ports: Ports
     environment: Mapping[str, str]
+    # What the services encrypt with, and so do we when we look after them.
+    tls: Tls | None
 
     @property
     def database_url(self) -> str:
@@ -52,11 +54,6 @@ class SuitePlan:
     @property
     def store_url(self) -> str:
         return self.environment.get("GLOSSA_STORE_URL") or self.state.objects.as_uri()
-
-    @property
-    def tls(self) -> Tls | None:
-        """What the services encrypt with, and so do we when we look after them."""
-        return tls_in(self.environment)
 
     @property
     def callback_secret(self) -> str:
@@ -78,6 +75,7 @@ def plan_from(environment: Mapping[str, str] | None = None) -> SuitePlan:
         state=State(state_dir_from(environment)),
         ports=ports_from(environment),
         environment=environment,
+        tls=tls_in(environment),
     )
 
 

@@ -75,7 +75,7 @@ async def open_stand() -> AsyncIterator[Stand]:
     """A database of its own with every table made; it is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="glossa-bench-") as folder:
         plan = SuitePlan(
-            state=State(Path(folder)), ports=free_ports(), environment=dict(os.environ)
+            state=State(Path(folder)), ports=free_ports(), environment=dict(os.environ), tls=None
         )
         plan.state.prepare()
         plan.state.refresh_tokens()
