@@ -106,9 +106,10 @@ class TokenVerifier:
         except jwt.PyJWTError:
             raise Unauthenticated("the token is not valid here") from None
         scope, subject = claims["scope"], claims["sub"]
-        if not isinstance(scope, str) or not scope or not subject:
+        scopes = frozenset(scope.split()) if isinstance(scope, str) else frozenset()
+        if not scopes or not subject:
             raise Unauthenticated("the token names no subject or scope")
-        return Caller(subject=subject, scopes=frozenset(scope.split())), float(claims["exp"])
+        return Caller(subject=subject, scopes=scopes), float(claims["exp"])
 
 
 class TokenFile:

@@ -70,7 +70,9 @@ async def fortress() -> AsyncIterator[Fortress]:
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(fake_openai())
         up = await stack.enter_async_context(
-            started(folder, OPENAI_BASE_URL=model.url, **SECRETS, **files.environment())
+            started(
+                folder, command=None, OPENAI_BASE_URL=model.url, **SECRETS, **files.environment()
+            )
         )
         suite = Suite(
             addresses=up.ports.addresses(),

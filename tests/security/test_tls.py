@@ -12,12 +12,13 @@ import grpc
 import pytest
 import trustme
 from glossa.quota.v1 import quota_pb2 as pb
+from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 
 from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.server import CannotStart
 from services.runtime.tls import TlsMisconfigured, tls_from
-from tests.runtime.test_server import QuotaServiceStub, Tricky, serving
+from tests.runtime.test_server import Tricky, serving
 from tests.security.certificates import Files, write_certificate
 from tests.suite import Keys
 

@@ -1,5 +1,6 @@
 """Real processes behind mutual TLS: who gets in, who does not, and what a certificate is worth."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -25,12 +26,15 @@ from tests.worker.test_lease_loop import until_ended
 PAGE = "Entropy counts the ways in which the parts of a system can be arranged."
 
 
-def glossa(fortress: Fortress, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+async def glossa(
+    fortress: Fortress, *arguments: str, **changes: str
+) -> subprocess.CompletedProcess[str]:
     """The command line beside the suite, which finds it by its state folder."""
     variables = environment(fortress.up.state.root.parent, fortress.up.ports)
     variables.update(fortress.environment | changes)
     del variables["GLOSSA_PORT_BASE"]
-    return subprocess.run(
+    return await asyncio.to_thread(
+        subprocess.run,
         [sys.executable, "-m", "services.cli", *arguments],
         env=variables,
         capture_output=True,
@@ -113,14 +117,15 @@ async def test_a_certificate_opens_the_door_and_the_token_says_who_comes_in(
     assert await code("cache", gateway) == grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_the_command_line_speaks_tls(fortress: Fortress, tmp_path: Path) -> None:
+async def test_the_command_line_speaks_tls(fortress: Fortress, tmp_path: Path) -> None:
     pdf = tmp_path / "lecture.pdf"
     pdf.write_bytes(lecture(PAGE))
 
-    explained = glossa(fortress, "explain", str(pdf), "--user", "carol", "--page", "1")
-    listed = glossa(fortress, "files", "--user", "carol")
-    counted = glossa(fortress, "dead-letters", "list")
-    plain = glossa(fortress, "quota", "--user", "carol", **dict.fromkeys(fortress.environment, ""))
+    explained = await glossa(fortress, "explain", str(pdf), "--user", "carol", "--page", "1")
+    listed = await glossa(fortress, "files", "--user", "carol")
+    counted = await glossa(fortress, "dead-letters", "list")
+    none = dict.fromkeys(fortress.environment, "")
+    plain = await glossa(fortress, "quota", "--user", "carol", **none)
 
     assert (explained.returncode, explained.stderr) == (0, "")
     assert "lecture.pdf" in listed.stdout
@@ -138,11 +143,11 @@ def test_the_command_line_speaks_tls(fortress: Fortress, tmp_path: Path) -> None
     ],
 )
 @pytest.mark.parametrize("command", ["quota", "up"])
-def test_commands_say_in_one_sentence_what_is_wrong_with_the_settings(
+async def test_commands_say_in_one_sentence_what_is_wrong_with_the_settings(
     fortress: Fortress, command: str, changes: dict[str, str], words: str
 ) -> None:
     arguments = ["up"] if command == "up" else ["quota", "--user", "alice"]
-    result = glossa(fortress, *arguments, **changes)
+    result = await glossa(fortress, *arguments, **changes)
 
     assert result.returncode == 1
     [line] = result.stderr.strip().splitlines()
