@@ -58,6 +58,7 @@ class Told:
     message: str
     details: bytes
     answers: tuple[bytes, ...]
+    trailing: tuple[tuple[str, str | bytes], ...] = ()
 
 
 def _all() -> Mapping[str, Rpc]:
@@ -99,12 +100,14 @@ async def call(
         else:
             answers.append(await running)
     except grpc.aio.AioRpcError as error:
-        details = [value for key, value in error.trailing_metadata() or () if key == DETAILS_KEY]
+        trailing = tuple(error.trailing_metadata() or ())
+        details = [one for key, one in trailing if key == DETAILS_KEY and isinstance(one, bytes)]
         return Told(
             code=error.code(),
             message=error.details() or "",
             details=b"".join(details),
             answers=tuple(answers),
+            trailing=trailing,
         )
     return Told(code=grpc.StatusCode.OK, message="", details=b"", answers=tuple(answers))
 
