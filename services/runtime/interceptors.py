@@ -25,10 +25,13 @@ from services.runtime.status import status_code, trailing_metadata
 
 log = structlog.get_logger()
 
-# Probes have no token, and health tells nothing about anybody.
-OPEN_PREFIX = "/grpc.health.v1.Health/"
-# Any good token may ask what the contract is.
-REFLECTION_PREFIX = "/grpc.reflection."
+# Probes have no token, and health tells nothing about anybody. Watching it for long needs one.
+HEALTH_PREFIX = "/grpc.health.v1.Health/"
+OPEN_METHOD = f"{HEALTH_PREFIX}Check"
+# How long somebody without a token may take to say what they want.
+OPEN_SECONDS = 5.0
+# Any good token may ask what the contract is, and how we are.
+FOR_ANY_TOKEN = ("/grpc.reflection.", HEALTH_PREFIX)
 
 # On a handler's method: how its messages are read, where parsing all of them would cost too much.
 DESERIALIZER_ATTRIBUTE = "__glossa_deserializer__"
@@ -75,9 +78,31 @@ class CallGuard(grpc.aio.ServerInterceptor):
     ) -> MethodHandler | None:
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(OPEN_PREFIX):
-            return handler
-        return self._wrap(handler, method)
+        if handler is None:
+            return None
+        if method == OPEN_METHOD:
+            return _prompt(handler)
+        try:
+            self._admit(method, dict(handler_call_details.invocation_metadata or ()))
+        except GlossaError as error:
+            return self._refuse(handler, method, error)
+        # Watching health writes its answers by hand, and is no call of ours to be counted.
+        return handler if method.startswith(HEALTH_PREFIX) else self._wrap(handler, method)
+
+    def _refuse(self, handler: MethodHandler, method: str, error: GlossaError) -> MethodHandler:
+        """Whatever kind of call it is, no message is waited for.
+
+        gRPC would wait for the one message of a unary call, for ever: whoever may not call could
+        take up all places by sending none.
+        """
+
+        async def refuse(messages: AsyncIterable[bytes], context: Context) -> None:
+            call = _Call(method, self._metrics)
+            if handler.request_streaming:
+                await _hear_out(messages)
+            await call.fail(error, context)
+
+        return grpc.stream_unary_rpc_method_handler(refuse)
 
     def _wrap(self, handler: MethodHandler, method: str) -> MethodHandler:
         kind = ("stream" if handler.request_streaming else "unary") + (
@@ -101,7 +126,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         async def guarded(message: Any, context: Context) -> Any:
             call = _Call(method, self._metrics)
             try:
-                self._admit(method, context)
+                request.set_deadline(context.time_remaining())
                 answer = await behaviour(_decoded(message), context)
             except BaseException as error:
                 if isinstance(error, GlossaError) and isinstance(message, AsyncIterable):
@@ -119,7 +144,7 @@ class CallGuard(grpc.aio.ServerInterceptor):
         async def guarded(message: Any, context: Context) -> AsyncIterator[Any]:
             call = _Call(method, self._metrics)
             try:
-                self._admit(method, context)
+                request.set_deadline(context.time_remaining())
                 # Closed here and now, so that what the handler holds is not left to the collector.
                 async with aclosing(behaviour(_decoded(message), context)) as answers:
                     async for answer in answers:
@@ -131,20 +156,39 @@ class CallGuard(grpc.aio.ServerInterceptor):
 
         return guarded
 
-    def _admit(self, method: str, context: Context) -> None:
-        metadata = dict(context.invocation_metadata() or ())
+    def _admit(self, method: str, metadata: Mapping[str, str | bytes]) -> None:
         request.request_id.set(
             request.accept_request_id(_text(metadata.get(request.REQUEST_ID_HEADER)))
         )
-        request.set_deadline(context.time_remaining())
         scheme, _, token = _text(metadata.get("authorization")).partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Unauthenticated("send a token as 'authorization: Bearer …' metadata")
         caller = self._verifier.verify(token)
         allowed = self._policies.get(method, frozenset())
-        if not caller.scopes & allowed and not method.startswith(REFLECTION_PREFIX):
+        if not caller.scopes & allowed and not method.startswith(FOR_ANY_TOKEN):
             raise Forbidden(f"this token may not call {method}")
         request.caller.set(caller)
+
+
+def _prompt(handler: MethodHandler) -> MethodHandler:
+    """An open method for those who say at once what they want, so that nobody holds a place."""
+    check: Any = handler.unary_unary
+
+    async def answer(messages: AsyncIterable[Any], context: Context) -> Any:
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                async for message in _decoded_stream(messages):
+                    return await check(message, context)
+        except TimeoutError:
+            await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked", ())
+        except InvalidInput as error:
+            await _abort(context, status_code(error), error.message, trailing_metadata(error))
+
+    return grpc.stream_unary_rpc_method_handler(
+        answer,
+        request_deserializer=_tolerant(handler.request_deserializer),
+        response_serializer=handler.response_serializer,
+    )
 
 
 class _Undecodable:
@@ -197,7 +241,8 @@ async def _hear_out(messages: AsyncIterable[Any]) -> None:
 async def _discard(messages: AsyncIterable[Any], most_bytes: int) -> None:
     seen_bytes = 0
     async for message in messages:
-        seen_bytes += len(message) if isinstance(message, memoryview) else message.ByteSize()
+        raw = isinstance(message, bytes | memoryview)
+        seen_bytes += len(message) if raw else message.ByteSize()
         if seen_bytes > most_bytes:
             return
 
