@@ -38,6 +38,7 @@ from services.runtime.channel import open_channel
 from services.runtime.database import open_database
 from services.runtime.periodic import periodic
 from services.runtime.server import CannotStart, Parts, Servicer, run
+from services.runtime.tls import tls_of
 
 
 @asynccontextmanager
@@ -45,7 +46,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
     if config.token_file is None:
         raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's own token")
     token = TokenFile(config.token_file)
-    tls, clocks = config.tls(), config.clocks()
+    tls, clocks = tls_of(config), config.clocks()
     bell, pace, ready = JobBell(), Pace(), ReadyMemory(config.memory_bytes)
     poll = timedelta(seconds=config.poll_seconds)
     async with (

@@ -15,17 +15,17 @@ import structlog
 from cryptography.exceptions import UnsupportedAlgorithm
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from services.runtime.auth import SCOPES_ATTRIBUTE, TokenVerifier
 from services.runtime.errors import GlossaError
-from services.runtime.interceptors import CallGuard, Policies
+from services.runtime.interceptors import CallGuard, GuardedServer, Policies
 from services.runtime.logging import configure_logging
 from services.runtime.metrics import metrics_port, request_metrics
 from services.runtime.settings import ServiceSettings
-from services.runtime.tls import CA_FILE, CERT_FILE, KEY_FILE, Tls, TlsMisconfigured
+from services.runtime.tls import CA_FILE, CERT_FILE, KEY_FILE, Tls, TlsMisconfigured, tls_of
 
 log = structlog.get_logger()
 
@@ -45,7 +45,7 @@ class Servicer:
 
     name: str
     handler: Any
-    add: Callable[[Any, grpc.aio.Server], None]
+    add: Callable[[Any, Any], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +92,8 @@ async def running(
     """Serve until the block ends, then drain: health first, then streams, then calls under way."""
     tls = _transport(config)
     async with compose(config) as parts:
-        server = _build_server(service, config, parts.servicers)
-        status = await _add_health(server, parts.servicers)
+        server, guarded = _build_server(service, config, parts.servicers)
+        status = await _add_health(guarded, parts.servicers)
         port = _listen(server, config, tls)
         with _metrics_port(config) as scraped_port:
             await server.start()
@@ -122,14 +122,13 @@ async def _serve_until_told(service: str, config: Settings, compose: Compose[Set
 
 def _build_server(
     service: str, config: ServiceSettings, servicers: Sequence[Servicer]
-) -> grpc.aio.Server:
+) -> tuple[grpc.aio.Server, GuardedServer]:
     guard = CallGuard(
         verifier=_verifier(config.verify_key_file),
         policies=_policies(servicers),
         metrics=request_metrics(service),
     )
     server = grpc.aio.server(
-        interceptors=[guard],
         maximum_concurrent_rpcs=config.max_concurrent_rpcs,
         options=[
             # Otherwise a second server on a taken port binds silently.
@@ -147,12 +146,14 @@ def _build_server(
             ("grpc.keepalive_permit_without_calls", 1),
         ],
     )
+    guarded = guard.before(server)
     for servicer in servicers:
-        servicer.add(servicer.handler, server)
+        servicer.add(servicer.handler, guarded)
     if config.reflection:
         names = [servicer.name for servicer in servicers]
-        reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
-    return server
+        reflected = reflection.aio.ReflectionServicer([*names, reflection.SERVICE_NAME])
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, guarded)
+    return server, guarded
 
 
 def _policies(servicers: Sequence[Servicer]) -> Policies:
@@ -169,10 +170,10 @@ def _policies(servicers: Sequence[Servicer]) -> Policies:
 
 
 async def _add_health(
-    server: grpc.aio.Server, servicers: Sequence[Servicer]
+    guarded: GuardedServer, servicers: Sequence[Servicer]
 ) -> health.aio.HealthServicer:
     status = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    health_pb2_grpc.add_HealthServicer_to_server(status, guarded)
     for name in ("", *(servicer.name for servicer in servicers)):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
     return status
@@ -202,7 +203,7 @@ def _verifier(key_file: Path) -> TokenVerifier:
 
 def _transport(config: ServiceSettings) -> Tls | None:
     """How we are spoken to; plain text leaves the machine only where somebody said it may."""
-    tls = config.tls()
+    tls = tls_of(config)
     if tls is None and not _is_loopback(config.host) and not config.allow_plaintext:
         raise CannotStart(
             f"GLOSSA_HOST {config.host} can be reached from other machines: set {CERT_FILE},"

@@ -6,8 +6,6 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from services.runtime.tls import Tls, tls_from
-
 # Bump whenever prompts, chunking or the sticker schema change: it is part of the cache key.
 PROMPT_VERSION = "2026-11-18.4"
 # The same for turning documents into Markdown; never one that PROMPT_VERSION has had.
@@ -69,11 +67,3 @@ class ServiceSettings(BaseSettings):
     max_concurrent_rpcs: int = Field(default=2000, ge=1)
     drain_seconds: float = Field(default=10.0, ge=0)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-
-    def tls(self) -> Tls | None:
-        return tls_from(
-            cert_file=self.tls_cert_file,
-            key_file=self.tls_key_file,
-            ca_file=self.tls_ca_file,
-            client_auth=self.tls_client_auth,
-        )

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from services.runtime.settings import ServiceSettings
+
 log = structlog.get_logger()
 
 CERT_FILE, KEY_FILE, CA_FILE, CLIENT_AUTH = VARIABLES = (
@@ -116,6 +118,16 @@ def tls_from(*, cert_file: str, key_file: str, ca_file: str, client_auth: str) -
         ca_file=Path(ca_file),
         pair=(Path(cert_file), Path(key_file)) if cert_file else None,
         clients_need_certificates=client_auth == _REQUIRE,
+    )
+
+
+def tls_of(config: ServiceSettings) -> Tls | None:
+    """TLS of a service, which speaks and calls with the same certificate."""
+    return tls_from(
+        cert_file=config.tls_cert_file,
+        key_file=config.tls_key_file,
+        ca_file=config.tls_ca_file,
+        client_auth=config.tls_client_auth,
     )
 
 

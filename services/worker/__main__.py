@@ -17,6 +17,7 @@ from services.runtime.channel import open_channel
 from services.runtime.database import Database, open_database
 from services.runtime.server import CannotStart, Parts, Servicer, run, starting
 from services.runtime.settings import CONVERSION_VERSION
+from services.runtime.tls import tls_of
 from services.worker.attempt import Attempts
 from services.worker.chunk_store import ChunkStore
 from services.worker.clients import Cache, Jobs, Quota, Registry
@@ -109,7 +110,7 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Base]]:
     if config.token_file is None:
         raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's token")
     settings = config.explanation
-    token, tls = TokenFile(config.token_file), config.tls()
+    token, tls = TokenFile(config.token_file), tls_of(config)
     async with (
         open_database(
             config.database_url.get_secret_value(),

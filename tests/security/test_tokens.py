@@ -178,3 +178,5 @@ def fill_ids(request: Message) -> None:
             setattr(request, field.name, "00000000-0000-4000-8000-000000000000")
         if field.name == "page":
             request.page = 1  # type: ignore[attr-defined]
+        if field.name == "locale":
+            request.locale = "en"  # type: ignore[attr-defined]
