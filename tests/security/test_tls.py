@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,10 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(keys: Keys, tmp_
     assert after == files.cert_file.read_text()
 
 
-async def test_client_and_server_move_to_a_new_authority_without_a_restart(
+async def test_a_server_moves_to_a_new_authority_without_a_restart(
     keys: Keys, tmp_path: Path
 ) -> None:
-    """The old certificates are worth nothing to the new authority: whoever kept them is out."""
+    """Whoever is connected stays; whoever comes with a certificate of the old one is out."""
     old, new = trustme.CA(), trustme.CA()
     theirs = write_certificate(tmp_path / "server", old)
     ours = write_certificate(tmp_path / "client", old)
@@ -69,15 +69,30 @@ async def test_client_and_server_move_to_a_new_authority_without_a_restart(
     ):
         await stub.Admit(pb.AdmitRequest())
         write_certificate(tmp_path / "server", new)
-        await stub.Admit(pb.AdmitRequest())  # over the connection there is
-        write_certificate(tmp_path / "client", new)
-        await stub.Admit(pb.AdmitRequest())  # over a new one
-        late = write_certificate(tmp_path / "late", old)
-        async with calling(keys, here.address, late) as outdated:
+        await stub.Admit(pb.AdmitRequest())
+        async with calling(keys, here.address, ours) as outdated:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await outdated.Admit(pb.AdmitRequest())
 
     assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_client_connects_again_with_its_renewed_certificate(
+    keys: Keys, tmp_path: Path
+) -> None:
+    """The server comes back with another authority, which believes nothing from before."""
+    old, new = trustme.CA(), trustme.CA()
+    theirs = write_certificate(tmp_path / "server", old)
+    ours = write_certificate(tmp_path / "client", old)
+    async with AsyncExitStack() as stack:
+        async with serving(keys, Tricky(), **theirs.settings()) as here:
+            stub = await stack.enter_async_context(calling(keys, here.address, ours))
+            await stub.Admit(pb.AdmitRequest())
+        write_certificate(tmp_path / "server", new)
+        write_certificate(tmp_path / "client", new)
+        port = int(here.address.rpartition(":")[2])
+        async with serving(keys, Tricky(), port=port, **theirs.settings()):
+            await stub.Admit(pb.AdmitRequest(), wait_for_ready=True, timeout=60)
 
 
 async def test_calls_under_way_outlive_a_renewal(keys: Keys, tmp_path: Path) -> None:
@@ -87,14 +102,29 @@ async def test_calls_under_way_outlive_a_renewal(keys: Keys, tmp_path: Path) -> 
         serving(keys, handler, **files.settings()) as here,
         calling(keys, here.address, files) as stub,
     ):
-        await stub.Admit(pb.AdmitRequest())
         waiting = asyncio.ensure_future(_status(stub))
+        await handler.waiting.wait()
         write_certificate(tmp_path / "tls", authority)
-        await stub.Admit(pb.AdmitRequest())
+        for _ in range(3):  # time enough for a channel to be closed
+            await stub.Admit(pb.AdmitRequest())
         assert not waiting.done()
         assert not handler.cancelled.is_set()
         waiting.cancel()
         await handler.cancelled.wait()
+
+
+async def test_a_client_goes_on_with_what_it_has_when_a_renewal_cannot_be_used(
+    keys: Keys, tmp_path: Path
+) -> None:
+    files = write_certificate(tmp_path / "tls", trustme.CA())
+    async with (
+        serving(keys, Tricky(), **files.settings()) as here,
+        calling(keys, here.address, files) as stub,
+    ):
+        files.cert_file.write_text("half a certif")
+        await stub.Admit(pb.AdmitRequest())
+        files.key_file.unlink()
+        await stub.Admit(pb.AdmitRequest())
 
 
 async def _status(stub: QuotaServiceStub) -> pb.GetQuotaStatusResponse:
