@@ -11,7 +11,7 @@ $(shell rm -f $(VENV)/.installed)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test demo faults audit bench-peers lint format lock contract clean
+.PHONY: help setup run test demo faults audit bench bench-peers lint format lock contract clean
 
 help: ## List every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ faults: setup ## The large budgets: 20,000 examples of the protocol model, every
 
 audit: setup ## Known vulnerabilities in what requirements.lock pins; asks the advisory service, so it needs the network
 	@$(BIN)/pip-audit --requirement requirements.lock --disable-pip --require-hashes --strict --progress-spinner off
+
+bench: setup bench-peers ## How fast, against limits and peers, in one table; ROWS="1 4" for some (needs a quiet machine)
+	@$(BIN)/python -m tests.bench $(ROWS)
 
 bench-peers: setup ## Install what benchmarks compare with, in an environment of its own
 	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench

@@ -1,6 +1,7 @@
 """A service process: health, reflection, metrics, limits, and a clean end on SIGTERM."""
 
 import asyncio
+import gc
 import ipaddress
 import signal
 import sys
@@ -115,9 +116,20 @@ async def _serve_until_told(service: str, config: Settings, compose: Compose[Set
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     async with running(service, config, compose) as here:
         log.info("serving", address=here.address, metrics=here.metrics_address)
+        _spare_the_collector()
         await told.wait()
         log.info("draining")
     log.info("stopped")
+
+
+def _spare_the_collector() -> None:
+    """What exists by now stays, so looking through it again and again is a waste.
+
+    Calls leave no cycles behind; with the usual threshold a tenth of the time goes into looking.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def _build_server(

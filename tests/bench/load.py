@@ -137,7 +137,7 @@ class Connection:
             at += 9 + size
             if kind == HEADERS and flags & END_STREAM:
                 self._ended(stream, ok=STATUS_OK in payload)
-            elif kind == RST_STREAM or kind == GOAWAY:
+            elif kind in (RST_STREAM, GOAWAY):
                 self._ended(stream, ok=False)
             elif kind in (SETTINGS, PING) and not flags & ACK:
                 self._out.append(frame(kind, ACK, 0, payload if kind == PING else b""))

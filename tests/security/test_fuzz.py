@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.local.layout import SERVICES
-from tests.bench.registry_process import resident_bytes
+from tests.bench.memory import resident_bytes
 from tests.local.processes import command_of, descendants
 from tests.security import hostile_messages
 from tests.security.conftest import Fortress

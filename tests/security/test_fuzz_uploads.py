@@ -11,7 +11,7 @@ from glossa.registry.v1 import registry_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bench.registry_process import resident_bytes
+from tests.bench.memory import resident_bytes
 from tests.registry import pdfs
 from tests.security import hostile_messages
 from tests.security.conftest import Fortress
