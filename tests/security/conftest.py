@@ -26,7 +26,8 @@ SECRETS = {
 }
 
 
-@pytest.fixture(scope="session")
+# Not for the session: other tests count what runs in their process.
+@pytest.fixture(scope="module")
 async def town(
     template: str, keys: Keys, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Suite]:

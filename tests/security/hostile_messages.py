@@ -1,7 +1,8 @@
 """Messages of the right type with the worst values, made from the descriptors of the contract."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -116,6 +117,66 @@ def _fill(
         getattr(message, field.name).extend(items)
     else:
         getattr(message, field.name).CopyFrom(draw(messages(nested, known, depth + 1)))
+
+
+# What a field of this name holds in a request that is served; the rest may stay as it is.
+USUAL: dict[str, Any] = {
+    "user_id": "alice",
+    "page": 1,
+    "pages": 1,
+    "locale": "en",
+    "endpoint": "explain_page",
+    "operation": "summarise",
+    "worker_id": "fuzz",
+    "model": "gpt-4.1-mini",
+    "outcome": 1,
+    "effective_mode": 1,
+    "reason": "FUZZ",
+    "attempt": 1,
+    "ref_type": "lecture",
+}
+
+
+def served(descriptor: Descriptor, known: Mapping[str, str]) -> Message:
+    """A message as a good caller would send it, as far as the names of its fields tell."""
+    message: Any = GetMessageClass(descriptor)()
+    for field in descriptor.fields:
+        nested, value = field.message_type, known.get(field.name, USUAL.get(field.name))
+        if nested is not None and not nested.full_name.startswith("google."):
+            inner = served(nested, known)
+            if field.is_repeated:
+                getattr(message, field.name).append(inner)
+            else:
+                getattr(message, field.name).CopyFrom(inner)
+        elif nested is None and value is not None:
+            with suppress(TypeError, ValueError):  # the same name, but another kind of value
+                if field.is_repeated:
+                    getattr(message, field.name).extend(
+                        value if isinstance(value, list) else [value]
+                    )
+                else:
+                    setattr(message, field.name, value)
+    return message  # type: ignore[no-any-return]
+
+
+@st.composite
+def poisoned(draw: st.DrawFn, descriptor: Descriptor, known: Mapping[str, str]) -> bytes:
+    """Good but for one field, so that no earlier check keeps it from the one it is meant for."""
+    message: Any = served(descriptor, known)
+    part = message
+    while True:
+        field = draw(st.sampled_from([*part.DESCRIPTOR.fields] or [None]))
+        if field is None:
+            break
+        nested = field.message_type
+        if nested is None or nested.full_name.startswith("google."):
+            part.ClearField(field.name)
+            _fill(draw, part, field, (), 0)
+            break
+        part = getattr(part, field.name)
+        part = part[0] if field.is_repeated else part
+    content: bytes = message.SerializeToString()
+    return content
 
 
 @st.composite

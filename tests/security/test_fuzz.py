@@ -62,13 +62,21 @@ def logs(fortress: Fortress) -> str:
 
 
 @pytest.fixture(scope="session")
-async def belongings(fortress: Fortress) -> tuple[str, ...]:
+async def belongings(fortress: Fortress) -> dict[str, str]:
     """Ids of what there is: a document of alice's with a page that was explained."""
     suite = fortress.suite
     file = (await suite.upload("alice", lecture("A page to be attacked."))).file
     asked = await suite.explain("alice", file.pdf_hash)
     await until_ended(suite, asked.generation_id)
-    return file.pdf_hash, file.file_id, asked.generation_id, asked.request_id
+    return {
+        "pdf_hash": file.pdf_hash,
+        "file_id": file.file_id,
+        "generation_id": asked.generation_id,
+        "request_id": asked.request_id,
+        "operation_id": asked.request_id,
+        "batch_id": asked.request_id,
+        "ref_id": file.file_id,
+    }
 
 
 @pytest.fixture
@@ -91,9 +99,13 @@ def pid_of(fortress: Fortress, service: str) -> int:
 @fuzzed
 @given(data=st.data())
 async def test_whatever_is_sent_is_answered_in_type(
-    fortress: Fortress, belongings: tuple[str, ...], quiet: None, rpc: Rpc, data: st.DataObject
+    fortress: Fortress, belongings: dict[str, str], quiet: None, rpc: Rpc, data: st.DataObject
 ) -> None:
-    content = data.draw(hostile_messages.wire(rpc.method.input_type, belongings))
+    descriptor = rpc.method.input_type
+    content = data.draw(
+        hostile_messages.poisoned(descriptor, belongings)
+        | hostile_messages.wire(descriptor, list(belongings.values()))
+    )
     scope = data.draw(st.sampled_from(sorted(ALLOWED[rpc.name])))
     token = fortress.suite.keys.token(scope, subject="alice")
     told = await call(fortress.suite, rpc, content, metadata=[("authorization", f"Bearer {token}")])

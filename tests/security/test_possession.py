@@ -42,7 +42,7 @@ class Belongings:
         return "0" * 64 if field == "pdf_hash" else str(uuid4())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def belongings(town: Suite) -> AsyncIterator[Belongings]:
     uploaded = await town.upload("alice", lecture(PAGE))
     asked = await town.explain("alice", uploaded.file.pdf_hash, request_id=str(uuid4()))
