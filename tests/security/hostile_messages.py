@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -149,13 +148,14 @@ def served(descriptor: Descriptor, known: Mapping[str, str]) -> Message:
             else:
                 getattr(message, field.name).CopyFrom(inner)
         elif nested is None and value is not None:
-            with suppress(TypeError, ValueError):  # the same name, but another kind of value
-                if field.is_repeated:
-                    getattr(message, field.name).extend(
-                        value if isinstance(value, list) else [value]
-                    )
-                else:
-                    setattr(message, field.name, value)
+            if field.type == FieldDescriptor.TYPE_STRING:
+                value = str(value)
+            elif isinstance(value, str):
+                value = 1  # a number or a named value that has the name of a text elsewhere
+            if field.is_repeated:
+                getattr(message, field.name).append(value)
+            else:
+                setattr(message, field.name, value)
     return message  # type: ignore[no-any-return]
 
 
