@@ -22,6 +22,7 @@ from services.cache.job_domain import (
     Result,
     Verdict,
 )
+from services.cache.metrics import LEASE_WAITS
 from services.cache.samples import SampleKey
 from services.runtime.database import Connection, Database
 
@@ -275,7 +276,14 @@ class JobStore:
         # UPDATE returns rows in any order.
         rows.sort(key=lambda row: (row["turn"], row["run_after"]))
         place.note(rows[0]["turn"] if rows else 0)
+        self._note_waits(lane, rows)
         return [_job(row) for row in rows]
+
+    def _note_waits(self, lane: Lane, rows: Sequence[asyncpg.Record]) -> None:
+        wait_seconds, lease = LEASE_WAITS[lane], self._clocks.lease
+        for row in rows:
+            wait = row["leased_until"] - lease - row["run_after"]
+            wait_seconds.observe(wait.total_seconds())
 
     async def _lease(
         self, connection: Connection, lane: Lane, first_turn: int, worker_id: str, limit: int

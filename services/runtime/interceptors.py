@@ -213,8 +213,7 @@ class _Call:
 
     def end(self, code: str, **fields: Any) -> None:
         seconds = time.perf_counter() - self._started
-        self._metrics.requests.labels(self._name, code).inc()
-        self._metrics.seconds.labels(self._name).observe(seconds)
+        self._metrics.count(self._name, code, seconds)
         caller = request.caller.get()
         log.info(
             "call",

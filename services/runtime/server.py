@@ -22,7 +22,8 @@ from services.runtime.auth import SCOPES_ATTRIBUTE, TokenVerifier
 from services.runtime.errors import GlossaError
 from services.runtime.interceptors import CallGuard, Policies
 from services.runtime.logging import configure_logging
-from services.runtime.metrics import metrics_port, request_metrics
+from services.runtime.loop_lag import loop_lag, watching_the_loop
+from services.runtime.metrics import build_info, metrics_port, request_metrics
 from services.runtime.settings import ServiceSettings
 
 log = structlog.get_logger()
@@ -88,7 +89,8 @@ async def running(
     service: str, config: Settings, compose: Compose[Settings]
 ) -> AsyncIterator[Running]:
     """Serve until the block ends, then drain: health first, then streams, then calls under way."""
-    async with compose(config) as parts:
+    build_info(service)
+    async with watching_the_loop(loop_lag(service).observe), compose(config) as parts:
         server = _build_server(service, config, parts.servicers)
         status = await _add_health(server, parts.servicers)
         port = _listen(server, config)
@@ -120,10 +122,10 @@ async def _serve_until_told(service: str, config: Settings, compose: Compose[Set
 def _build_server(
     service: str, config: ServiceSettings, servicers: Sequence[Servicer]
 ) -> grpc.aio.Server:
+    policies, metrics = _policies(servicers), request_metrics(service)
+    metrics.announce([method.rpartition("/")[2] for method in policies])
     guard = CallGuard(
-        verifier=_verifier(config.verify_key_file),
-        policies=_policies(servicers),
-        metrics=request_metrics(service),
+        verifier=_verifier(config.verify_key_file), policies=policies, metrics=metrics
     )
     server = grpc.aio.server(
         interceptors=[guard],

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from services.worker.domain import Description, Explanation, Image, Job, ModelCall, Page, Usage
-from services.worker.metrics import MODEL_CALLS
+from services.worker.metrics import MODEL_CALL_SECONDS, MODEL_CALLS, count_tokens
 from services.worker.model import Explainer, ModelError
 from services.worker.operations import Operations
 from services.worker.throttle import Throttle
@@ -60,14 +60,17 @@ class ModelCalls:
             outcome = "cancelled"
             raise
         finally:
-            MODEL_CALLS.labels(self._explainer.kind, outcome).inc()
+            seconds, kind = time.perf_counter() - started, self._explainer.kind
+            MODEL_CALLS.labels(kind, outcome).inc()
+            MODEL_CALL_SECONDS.labels(kind).observe(seconds)
+            count_tokens(usage)
             self._operations.report(
                 ModelCall(
                     operation_id=uuid4(),
                     job=job,
                     model=self._explainer.model,
                     usage=usage,
-                    duration=timedelta(seconds=time.perf_counter() - started),
+                    duration=timedelta(seconds=seconds),
                     outcome=outcome,
                 )
             )
