@@ -97,7 +97,7 @@ OUTBOX_REFUNDS = Gauge(
     "glossa_cache_outbox_refunds", "Refunds that are due and not delivered, up to 100,000."
 )
 OUTBOX_OLDEST_SECONDS = Gauge(
-    "glossa_cache_outbox_oldest_seconds", "How long the oldest of them has been due."
+    "glossa_cache_outbox_oldest_seconds", "How long the oldest refund in the outbox has been due."
 )
 
 SWEPT = from_zero(

@@ -50,7 +50,7 @@ SPENT_TODAY_DOLLARS = Gauge(
 )
 DAILY_CEILING_DOLLARS = Gauge(
     "glossa_quota_daily_ceiling_dollars",
-    "What they may cost in a day; 0 where there is no ceiling.",
+    "What model calls may cost in a day; 0 where there is no ceiling.",
 )
 WAITING_CALLS = Gauge("glossa_quota_waiting_calls", "Calls that wait for the database.")
 CIRCUIT_OPEN = Gauge(

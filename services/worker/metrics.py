@@ -58,9 +58,9 @@ WATCHERS = Gauge("glossa_worker_watchers", "Open WatchGeneration streams.")
 FOLLOWED = Gauge(
     "glossa_worker_followed_generations", "Generations that at least one stream watches."
 )
-HEARTBEATS = Counter("glossa_worker_heartbeats_total", "Renewals of all running leases together.")
+HEARTBEATS = Counter("glossa_worker_heartbeats_total", "Renewals, each of all running leases together.")
 HEARTBEAT_FAILURES = Counter(
-    "glossa_worker_heartbeat_failures_total", "Those among them that the Cache did not answer."
+    "glossa_worker_heartbeat_failures_total", "Renewals that the Cache did not answer."
 )
 LEASES_LOST = Counter(
     "glossa_worker_leases_lost_total", "Leases that another attempt took over or that ended."
