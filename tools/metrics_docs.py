@@ -1,7 +1,7 @@
 """Writes docs/metrics.md from the metrics as the code declares them.
 
-    python -m tools.metrics_docs            write it
-    python -m tools.metrics_docs --check    fail if it is stale
+python -m tools.metrics_docs            write it
+python -m tools.metrics_docs --check    fail if it is stale
 """
 
 import importlib
