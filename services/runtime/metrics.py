@@ -21,7 +21,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics import MetricWrapperBase
 
 # A second series for each counter, saying when it was made: nobody asks.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 # How soon the HTTP port notices that it is to stop.

@@ -58,7 +58,9 @@ WATCHERS = Gauge("glossa_worker_watchers", "Open WatchGeneration streams.")
 FOLLOWED = Gauge(
     "glossa_worker_followed_generations", "Generations that at least one stream watches."
 )
-HEARTBEATS = Counter("glossa_worker_heartbeats_total", "Renewals, each of all running leases together.")
+HEARTBEATS = Counter(
+    "glossa_worker_heartbeats_total", "Renewals, each of all running leases together."
+)
 HEARTBEAT_FAILURES = Counter(
     "glossa_worker_heartbeat_failures_total", "Renewals that the Cache did not answer."
 )
@@ -142,7 +144,7 @@ REDRIVEN = from_zero(
     tuple(Redrive),
 )
 SAMPLES = Counter("glossa_worker_samples_total", "Latency samples recorded.")
-HOURS_ROLLED_UP = Counter("glossa_worker_hours_rolled_up_total", "Hours of metrics summed up.")
+HOURS_ROLLED_UP = Counter("glossa_worker_roll_ups_total", "Hours of metrics summed up.")
 SLOW_READERS = Counter(
     "glossa_worker_slow_readers_total", "Watchers cut because they did not take a message in time."
 )
