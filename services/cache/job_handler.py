@@ -371,6 +371,8 @@ def _render_jobs(jobs: Sequence[Job]) -> pb.LeaseJobsResponse:
         lease = message.lease
         lease.generation_id, lease.attempt = str(job.lease.generation_id), job.lease.attempt
         message.pdf_hash, message.page = job.key.pdf_hash, job.key.page
+        if job.traceparent:
+            message.traceparent = job.traceparent
         fill_timestamp(message.created_at, job.created_at)
     return batch
 

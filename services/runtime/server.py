@@ -25,6 +25,7 @@ from services.runtime.logging import configure_logging
 from services.runtime.loop_lag import loop_lag, watching_the_loop
 from services.runtime.metrics import build_info, metrics_port, request_metrics
 from services.runtime.settings import ServiceSettings
+from services.runtime.tracing import TracingNotInstalled, tracing
 
 log = structlog.get_logger()
 
@@ -77,10 +78,11 @@ def starting(service: str, settings: type[Settings]) -> Iterator[Settings]:
     try:
         config = settings()
         configure_logging(service, level=config.log_level)
-        yield config
+        with tracing(service, config.tracing):
+            yield config
     except ValidationError as error:
         sys.exit(f"{service} cannot start: {_explain(error)}")
-    except (CannotStart, GlossaError, OSError, SettingsError) as error:
+    except (CannotStart, GlossaError, OSError, SettingsError, TracingNotInstalled) as error:
         sys.exit(f"{service} cannot start: {error}")
 
 

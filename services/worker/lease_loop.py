@@ -12,6 +12,7 @@ import structlog
 from services.runtime import request
 from services.runtime.errors import GlossaError
 from services.runtime.periodic import Periodic, periodic
+from services.runtime.tracing import span
 from services.worker.attempt import Attempts
 from services.worker.clients import Jobs
 from services.worker.deadline import Deadline
@@ -215,12 +216,13 @@ class LeaseLoop:
             generation=str(lease.generation_id), attempt=lease.attempt
         )
         try:
-            await self._attempts.run(
-                job,
-                deadline,
-                report=lambda progress: self._report(lease, progress),
-                hand_in=lambda: self._hand_in(lease),
-            )
+            with span("attempt", parent=job.traceparent, **{"glossa.attempt": lease.attempt}):
+                await self._attempts.run(
+                    job,
+                    deadline,
+                    report=lambda progress: self._report(lease, progress),
+                    hand_in=lambda: self._hand_in(lease),
+                )
         except Exception:
             log.exception("attempt_failed")
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
+from services.runtime.tracing import span
 from services.worker.domain import Description, Explanation, Image, Job, ModelCall, Page, Usage
 from services.worker.metrics import MODEL_CALL_SECONDS, MODEL_CALLS, count_tokens
 from services.worker.model import Explainer, ModelError
@@ -42,11 +43,13 @@ class ModelCalls:
 
     async def explain(self, job: Job, page: Page) -> Explanation:
         async with self._throttle.slot():
-            return await self._reported(job, self._explainer.explain(page))
+            with span("model explain", **{"glossa.model_kind": self._explainer.kind}):
+                return await self._reported(job, self._explainer.explain(page))
 
     async def describe(self, job: Job, image: Image) -> Description:
         async with self._throttle.slot():
-            return await self._reported(job, self._explainer.describe(image))
+            with span("model describe", **{"glossa.model_kind": self._explainer.kind}):
+                return await self._reported(job, self._explainer.describe(image))
 
     async def _reported(self, job: Job, call: Awaitable[Result]) -> Result:
         outcome, usage, started = "error", Usage(), time.perf_counter()
