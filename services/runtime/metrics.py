@@ -56,21 +56,26 @@ class RequestMetrics:
             ["method"],
             buckets=REQUEST_BUCKETS,
         )
-        # Looking a series up by its labels takes longer than counting.
-        self._series: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
-    def announce(self, methods: Iterable[str]) -> None:
-        """Methods that will be served."""
-        from_zero(self.requests, methods, FIRST_CODES)
-        from_zero(self.seconds, methods)
+    def of_method(self, method: str) -> "MethodMetrics":
+        return MethodMetrics(self, method.rpartition("/")[2])
 
-    def count(self, method: str, code: str, seconds: float) -> None:
-        series = self._series.get((method, code))
-        if series is None:
-            series = self.requests.labels(method, code), self.seconds.labels(method)
-            self._series[method, code] = series
-        series[0].inc()
-        series[1].observe(seconds)
+
+class MethodMetrics:
+    """Those of one method, looked up once: finding a series costs more than counting in it."""
+
+    def __init__(self, metrics: RequestMetrics, name: str) -> None:
+        self._requests = metrics.requests
+        self._name = name
+        self._by_code = {code: metrics.requests.labels(name, code) for code in FIRST_CODES}
+        self._seconds = metrics.seconds.labels(name)
+
+    def count(self, code: str, seconds: float) -> None:
+        counter = self._by_code.get(code)
+        if counter is None:
+            counter = self._by_code[code] = self._requests.labels(self._name, code)
+        counter.inc()
+        self._seconds.observe(seconds)
 
 
 @cache
