@@ -35,7 +35,9 @@ TARGET_LABELS = {"service": set(SERVICES), "job": {"glossa"}, "instance": {""}}
 FOREIGN: dict[str, dict[str, set[str]]] = {
     "up": {},
     "ALERTS": {"alertname": set(), "alertstate": {"firing"}},
-    "glossa_doctor_violations": {"invariant": set()},
+    "glossa_doctor_violations": {"invariant": {"quota/a", "cache/b"}},
+    "glossa_doctor_unknown_checks": {},
+    "glossa_doctor_unfit_checks": {},
     "glossa_doctor_last_run_timestamp_seconds": {},
 }
 
