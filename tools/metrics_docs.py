@@ -35,7 +35,7 @@ Every service serves `/metrics` on a port of its own (9101 to 9104 on one machin
 label values are listed exist from the start, at 0. No label holds a user, a document or anything a
 caller may choose. Besides these there are `process_*` and `python_*`, as prometheus_client exports
 them. Gauges about the database are looked at every ten seconds; replicas of a service see the same,
-so take the `max`.
+so take the `max`. `glossa doctor --watch` exports `glossa_doctor_*` on a port of its own.
 """
 
 
