@@ -9,6 +9,10 @@ from pathlib import Path
 from services.local.errors import LocalError
 
 SERVICES = ("registry", "cache", "quota", "worker")
+# Who reads everything and changes nothing: `glossa doctor`.
+AUDITOR = "auditor"
+# Everybody with a role in the database, called glossa_<name> there.
+LOGINS = (*SERVICES, AUDITOR)
 HOST = "127.0.0.1"
 DEFAULT_STATE_DIR = ".glossa"
 DEFAULT_PORT_BASE = 50051

@@ -43,7 +43,7 @@ def test_keys_and_passwords_are_made_once(state: State) -> None:
 
     assert state.signing_key_file.read_bytes() == key
     assert state.passwords() == passwords
-    assert len(set(passwords.values())) == 4
+    assert len(set(passwords.values())) == 5
 
 
 def test_a_key_pair_that_was_left_unfinished_is_made_anew(state: State) -> None:
