@@ -312,7 +312,7 @@ def doctor(
         list[str] | None, typer.Option(help="This check, or all of a schema; may be repeated.")
     ] = None,
     grace: Annotated[str, typer.Option(help="How long recovery may take: 30s, 5m, 0.")] = "5m",
-    since: Annotated[str, typer.Option(help="How far back to look: 1h, 6h, 7d.")] = "6h",
+    since: Annotated[str, typer.Option(help="How far back to look: 2h, 7d.")] = "2h",
     full: Annotated[bool, typer.Option("--full", help="Look at all there ever was.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="Only tell what is promised.")] = False,
     watch: Annotated[

@@ -171,8 +171,8 @@ def _grouped(checks: Iterable[Check]) -> Iterator[tuple[str, list[Check]]]:
 
 def _table(checks: Sequence[Check]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(ratio=9, overflow="fold")
-    table.add_column(ratio=14)
+    table.add_column(min_width=33, overflow="fold")
+    table.add_column(ratio=1)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.expand = True

@@ -13,7 +13,7 @@ from services.quota.config import Config as QuotaConfig
 
 GRACE = timedelta(minutes=5)
 # Longer than any generation lives, and little enough to be asked every minute.
-SINCE = timedelta(hours=6)
+SINCE = timedelta(hours=2)
 SHORT_TRANSACTION = timedelta(minutes=1)
 # What the services need to start, and nobody needs to know their limits.
 UNUSED = {"database_url": "unused", "verify_key_file": "unused"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from services.doctor.stored_bytes import open_store, round_trip, store_folder
-from services.doctor.verdict import CannotCheck, Check, Kind, Status
+from services.doctor.verdict import CannotCheck, Check, Kind, Status, Unfit
 from services.local.bootstrap import PROJECT
 from services.local.errors import AdvisedError
 from services.local.layout import SERVICES
@@ -37,12 +37,6 @@ FREE_BYTES = 1 << 30
 LIST_MIGRATIONS = "SELECT number, checksum FROM {schema}.schema_migrations"
 
 
-class Unfit(AdvisedError):
-    """Not as it must be."""
-
-    reason = "UNFIT"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
     """Where to look; whatever there is none of is not looked at."""
@@ -60,6 +54,10 @@ class Probe:
     promise: str
     look: Callable[[], Awaitable[str]]
 
+    @property
+    def check_name(self) -> str:
+        return f"environment/{self.name}"
+
     async def check(self) -> Check:
         began = time.perf_counter()
         status, detail, advice = Status.SOUND, "", ""
@@ -70,7 +68,7 @@ class Probe:
         except AdvisedError as error:
             status, detail, advice = Status.UNKNOWN, error.message, error.next_step
         return Check(
-            name=f"environment/{self.name}",
+            name=self.check_name,
             kind=Kind.ENVIRONMENT,
             promise=self.promise,
             status=status,
@@ -81,14 +79,13 @@ class Probe:
 
 
 def probes(around: Surroundings, connect: Callable[[], "Connection"]) -> list[Probe]:
-    """Everything to look at; `connect` gives the database, or says why there is none."""
+    """All but the services; `connect` gives the database, or says why there is none."""
     state = around.state
     folders = [state.root] if state is not None else []
     folders += [folder] if (folder := store_folder(around.store_url)) is not None else []
     return [
         Probe(name="versions", promise="Python and Glossa are recent enough.", look=look_at_python),
         *([_state_folder(state)] if state is not None else []),
-        *(_service(service, address) for service, address in around.addresses.items()),
         Probe(
             name="postgres",
             promise=f"PostgreSQL is {OLDEST_POSTGRES} or newer.",
@@ -109,6 +106,11 @@ def probes(around: Surroundings, connect: Callable[[], "Connection"]) -> list[Pr
     ]
 
 
+def service_probes(addresses: Mapping[str, str]) -> list[Probe]:
+    """Whoever is away is waited for, so these are better made at once."""
+    return [_service(service, address) for service, address in addresses.items()]
+
+
 async def look_at_python() -> str:
     found = f"Python {platform.python_version()}, Glossa {importlib.metadata.version('glossa')}"
     if sys.version_info < OLDEST_PYTHON:
@@ -120,7 +122,7 @@ async def look_at_state(state: State) -> str:
     if not state.signing_key_file.is_file():
         raise CannotCheck(
             f"there is no suite in {state.root}",
-            next_step="start one: `make run`, or set GLOSSA_STATE_DIR to the folder of the one",
+            next_step="start one: `make run`, or set GLOSSA_STATE_DIR to its folder",
         )
     if state.root.stat().st_mode & 0o066:
         raise Unfit(f"others may look into {state.root}", next_step=f"chmod 711 {state.root}")
@@ -136,9 +138,9 @@ async def look_at_service(address: str) -> str:
 
 
 async def look_at_postgres(connection: "Connection") -> str:
-    version = connection.get_server_version()
-    found = f"PostgreSQL {version.major}.{version.minor}"
-    if version.major < OLDEST_POSTGRES:
+    written: str = await connection.fetchval("SHOW server_version")
+    found = f"PostgreSQL {written.split(maxsplit=1)[0]}"
+    if connection.get_server_version().major < OLDEST_POSTGRES:
         raise Unfit(found, next_step=f"upgrade to {OLDEST_POSTGRES} or newer")
     return found
 

@@ -25,9 +25,11 @@ EXAMPLES = 5
 FULL_SECONDS = 600
 QUICK_SECONDS = 30
 
-SET = "SELECT set_config($1, $2, true)"
-SET_SINCE = """
-SELECT set_config('glossa.since', coalesce((now() - $1::interval)::text, '-infinity'), true)
+# $3 how far back to look; null is for ever.
+SET = """
+SELECT set_config(name, value, true) FROM unnest($1::text[], $2::text[]) AS setting (name, value)
+UNION ALL
+SELECT set_config('glossa.since', coalesce((now() - $3::interval)::text, '-infinity'), true)
 """
 MAY = "SELECT pg_catalog.pg_has_role(current_user, $1, 'USAGE')"
 # Compiling takes longer than these queries, and memory spares their sums the disk.
@@ -71,9 +73,7 @@ async def examine(
 async def _prepare(connection: "Connection", bounds: Bounds) -> None:
     seconds = FULL_SECONDS if bounds.since is None else QUICK_SECONDS
     settings = {**SESSION, "statement_timeout": f"{seconds}s", **bounds.settings()}
-    for name, value in settings.items():
-        await connection.execute(SET, name, value)
-    await connection.execute(SET_SINCE, bounds.since)
+    await connection.execute(SET, list(settings), list(settings.values()), bounds.since)
 
 
 async def _check(connection: "Connection", invariant: Invariant) -> Check:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import asyncpg
 
 from services.doctor.invariant import Invariant
-from services.doctor.verdict import CannotCheck, Check, Kind, Row, Status
+from services.doctor.verdict import CannotCheck, Check, Kind, Row, Status, Unfit
 from services.registry.objects import Objects, open_objects, pieces
 
 if TYPE_CHECKING:
@@ -96,7 +96,10 @@ async def round_trip(objects: Objects) -> None:
         finally:
             await objects.remove(pdf_hash)
     if read != content or await objects.size(pdf_hash) is not None:
-        raise CannotCheck("what was put is not what was got, or could not be deleted")
+        raise Unfit(
+            "what was put is not what was got, or could not be deleted",
+            next_step="does anybody else write to this store?",
+        )
 
 
 def _known(rows: Sequence[asyncpg.Record]) -> _Known:

@@ -17,6 +17,12 @@ class CannotCheck(AdvisedError):
     reason = "CANNOT_CHECK"
 
 
+class Unfit(AdvisedError):
+    """What was found is not as it must be."""
+
+    reason = "UNFIT"
+
+
 class Status(StrEnum):
     """How a check came out."""
 

@@ -1,5 +1,6 @@
 """One visit of the doctor: everything that was asked for, looked at once."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,7 +13,7 @@ import asyncpg
 
 from services.doctor.auditor import VARIABLE, auditor_url, connected
 from services.doctor.bounds import Bounds
-from services.doctor.environment import Surroundings, probes
+from services.doctor.environment import Probe, Surroundings, probes, service_probes
 from services.doctor.examine import examine
 from services.doctor.invariant import Invariant, all_invariants, is_meant
 from services.doctor.stored_bytes import STORED, examine_bytes, open_store, store_folder
@@ -46,11 +47,7 @@ class Visit:
         began = time.perf_counter()
         async with AsyncExitStack() as stack:
             connect = await self._database(stack)
-            checks = [
-                await probe.check()
-                for probe in probes(self.around, connect)
-                if is_meant(f"environment/{probe.name}", self.only)
-            ]
+            checks = await self._environment(connect)
             checks += await self._invariants(connect)
             checks += await self._stored(connect, stack)
         return Report(
@@ -70,6 +67,16 @@ class Visit:
 
             return refuse
         return lambda: connection
+
+    async def _environment(self, connect: Callable[[], "Connection"]) -> list[Check]:
+        services = self._meant(service_probes(self.around.addresses))
+        answers = await asyncio.gather(*(probe.check() for probe in services))
+        # One connection answers one question at a time.
+        others = self._meant(probes(self.around, connect))
+        return [*answers, *[await probe.check() for probe in others]]
+
+    def _meant(self, probes: Sequence[Probe]) -> list[Probe]:
+        return [probe for probe in probes if is_meant(probe.check_name, self.only)]
 
     async def _invariants(self, connect: Callable[[], "Connection"]) -> list[Check]:
         chosen = [one for one in all_invariants() if is_meant(one.name, self.only)]
@@ -128,7 +135,8 @@ def _refuse_unknown(visit: Visit, only: Collection[str]) -> None:
         raise AssertionError("only names are wanted")
 
     names = [one.name for one in every_invariant()]
-    names += [f"environment/{probe.name}" for probe in probes(visit.around, nothing)]
+    around = (*probes(visit.around, nothing), *service_probes(visit.around.addresses))
+    names += [probe.check_name for probe in around]
     for wanted in only:
         if not any(is_meant(name, {wanted}) for name in names):
             raise CannotCheck(

@@ -1,20 +1,21 @@
 """A long past, written by SQL: every promise is kept in it, as if four services had lived it."""
 
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
 
-DAYS = 25
+LONG = timedelta(days=25)
 USERS = 10_000
 
-# $1 generations over 25 days, the oldest first as they would come; one in fifty failed, and the
-# last hundred are being made.
+# $1 generations over $2, the oldest first as they would come; one in fifty failed, and the last
+# hundred are being made.
 PAST = f"""
 CREATE TEMPORARY TABLE past AS
 SELECT n, md5('generation' || n)::uuid AS generation_id, md5('request' || n)::uuid AS request_id,
     'user-' || n % {USERS} AS user_id,
     encode(sha256(('document' || n / 50)::bytea), 'hex') AS pdf_hash, 1 + n % 50 AS page,
-    now() - interval '{DAYS} days' + interval '{DAYS} days' * (n::float8 / $1::integer) AS at,
+    now() - $2::interval + $2::interval * (n::float8 / $1::integer) AS at,
     CASE WHEN n > $1 - 100 THEN 'generating' WHEN n % 50 = 7 THEN 'failed' ELSE 'ready' END
         AS status
 FROM generate_series(1, $1::integer) AS n
@@ -120,9 +121,11 @@ SELECT 'file', file_id, content_hash FROM registry.files;
 """
 
 
-async def write_history(admin: "asyncpg.Connection[Any]", generations: int) -> None:
+async def write_history(
+    admin: "asyncpg.Connection[Any]", generations: int, within: timedelta = LONG
+) -> None:
     """Live through so many generations, by the superuser."""
-    await admin.execute(PAST, generations, timeout=600)
+    await admin.execute(PAST, generations, within, timeout=600)
     for part in (CACHE, QUOTA, WORKER, REGISTRY):
         await admin.execute(part, timeout=1200)
     await admin.execute("VACUUM ANALYZE", timeout=600)

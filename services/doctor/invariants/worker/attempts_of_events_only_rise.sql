@@ -9,11 +9,12 @@ WITH recent AS (
     UNION
     SELECT generation_id FROM worker.generation_events WHERE current_setting('glossa.since') = '-infinity'
 )
-SELECT generation_id, sequence, attempt, attempt_before
-FROM (
-    SELECT generation_id, sequence, attempt,
-           lag(attempt) OVER (PARTITION BY generation_id ORDER BY sequence) AS attempt_before
-    FROM recent
-    INNER JOIN worker.generation_events USING (generation_id)
+SELECT recent.generation_id, told.sequence, told.attempt, told.attempt_before
+FROM recent
+-- One by one: a join would be planned to read everything that is kept.
+CROSS JOIN LATERAL (
+    SELECT event.sequence, event.attempt, lag(event.attempt) OVER (ORDER BY event.sequence) AS attempt_before
+    FROM worker.generation_events AS event
+    WHERE event.generation_id = recent.generation_id
 ) AS told
-WHERE attempt < attempt_before;
+WHERE told.attempt < told.attempt_before;

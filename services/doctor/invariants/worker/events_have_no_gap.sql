@@ -9,8 +9,12 @@ WITH recent AS (
     UNION
     SELECT generation_id FROM worker.generation_events WHERE current_setting('glossa.since') = '-infinity'
 )
-SELECT generation_id, min(sequence) AS first_sequence, max(sequence) AS last_sequence, count(*) AS events
+SELECT recent.generation_id, told.first_sequence, told.last_sequence, told.events
 FROM recent
-INNER JOIN worker.generation_events USING (generation_id)
-GROUP BY generation_id
-HAVING min(sequence) <> 1 OR max(sequence) <> count(*);
+-- One by one: a join would be planned to read everything that is kept.
+CROSS JOIN LATERAL (
+    SELECT min(sequence) AS first_sequence, max(sequence) AS last_sequence, count(*) AS events
+    FROM worker.generation_events AS event
+    WHERE event.generation_id = recent.generation_id
+) AS told
+WHERE told.first_sequence <> 1 OR told.last_sequence <> told.events;
