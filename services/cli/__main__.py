@@ -327,7 +327,7 @@ def doctor(
 
     Exits with 0 when all is well, 1 when not, and 2 when something could not be checked.
     """
-    from services.cli.doctor import Wish, list_invariants, run_doctor
+    from services.cli.doctor import Wish, list_invariants, run_doctor, whatever_happens
 
     if listing:
         list_invariants(as_json=as_json)
@@ -341,7 +341,7 @@ def doctor(
         metrics_port=metrics_port,
         as_json=as_json,
     )
-    with suppress(KeyboardInterrupt):  # Ctrl-C is how watching ends
+    with suppress(KeyboardInterrupt), whatever_happens():  # Ctrl-C is how watching ends
         sys.exit(asyncio.run(run_doctor(wish)))
 
 
