@@ -11,6 +11,7 @@ from services.doctor.verdict import CannotCheck
 from services.local.bootstrap import describe, service_url
 from services.local.errors import LocalError
 from services.local.layout import AUDITOR, HOST, state_dir_from
+from services.local.postgres import noted_port
 from services.local.state import State
 from services.local.supervisor import DATABASE_NAME
 from services.runtime.database import CONNECT_ERRORS, connection_problem
@@ -39,10 +40,9 @@ def auditor_url(environment: Mapping[str, str] | None = None) -> str:
         )
     if server := environment.get("DATABASE_URL"):
         return service_url(server, AUDITOR, password)
-    try:
-        port = (state.postgres / "port").read_text()
-    except OSError:
-        raise CannotCheck(f"there is no database in {state.root}", next_step=START_IT) from None
+    port = noted_port(state.postgres)
+    if port is None:
+        raise CannotCheck(f"there is no database in {state.root}", next_step=START_IT)
     return service_url(f"postgresql://{HOST}:{port}/{DATABASE_NAME}", AUDITOR, password)
 
 
