@@ -65,15 +65,18 @@ async def examine(
     connection: "Connection", invariants: Sequence[Invariant], bounds: Bounds
 ) -> list[Check]:
     """Each invariant, all of them as of the same moment."""
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
-        await _prepare(connection, bounds)
+    async with questions(connection, bounds):
         return [await _check(connection, invariant) for invariant in invariants]
 
 
-async def _prepare(connection: "Connection", bounds: Bounds) -> None:
+@asynccontextmanager
+async def questions(connection: "Connection", bounds: Bounds) -> AsyncIterator[None]:
+    """One moment to ask about, and what the queries are held against."""
     seconds = FULL_SECONDS if bounds.since is None else QUICK_SECONDS
     settings = {**SESSION, "statement_timeout": f"{seconds}s", **bounds.settings()}
-    await connection.execute(SET, list(settings), list(settings.values()), bounds.since)
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        await connection.execute(SET, list(settings), list(settings.values()), bounds.since)
+        yield
 
 
 async def _check(connection: "Connection", invariant: Invariant) -> Check:

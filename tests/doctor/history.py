@@ -8,16 +8,16 @@ import asyncpg
 LONG = timedelta(days=25)
 USERS = 10_000
 
-# $1 generations over $2, the oldest first as they would come; one in fifty failed, and the last
-# hundred are being made.
+# $1 generations over $2, the oldest first as they would come; one in fifty failed, and of the
+# last half hour up to a hundred are being made.
 PAST = f"""
 CREATE TEMPORARY TABLE past AS
 SELECT n, md5('generation' || n)::uuid AS generation_id, md5('request' || n)::uuid AS request_id,
     'user-' || n % {USERS} AS user_id,
     encode(sha256(('document' || n / 50)::bytea), 'hex') AS pdf_hash, 1 + n % 50 AS page,
     now() - $2::interval + $2::interval * (n::float8 / $1::integer) AS at,
-    CASE WHEN n > $1 - 100 THEN 'generating' WHEN n % 50 = 7 THEN 'failed' ELSE 'ready' END
-        AS status
+    CASE WHEN n > $1 - 100 AND $2::interval * (($1 - n)::float8 / $1) < interval '30 minutes'
+        THEN 'generating' WHEN n % 50 = 7 THEN 'failed' ELSE 'ready' END AS status
 FROM generate_series(1, $1::integer) AS n
 """
 
