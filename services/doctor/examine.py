@@ -66,7 +66,7 @@ async def examine(
 ) -> list[Check]:
     """Each invariant, all of them as of the same moment."""
     async with questions(connection, bounds):
-        return [await _check(connection, invariant) for invariant in invariants]
+        return [await ask(connection, invariant) for invariant in invariants]
 
 
 @asynccontextmanager
@@ -79,7 +79,8 @@ async def questions(connection: "Connection", bounds: Bounds) -> AsyncIterator[N
         yield
 
 
-async def _check(connection: "Connection", invariant: Invariant) -> Check:
+async def ask(connection: "Connection", invariant: Invariant) -> Check:
+    """One question, within a transaction."""
     began = time.perf_counter()
     try:
         # A savepoint: one question that cannot be answered must not end the snapshot.

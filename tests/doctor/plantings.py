@@ -245,32 +245,151 @@ ACROSS = {
 
 PLANTINGS = {**REGISTRY, **CACHE, **QUOTA, **WORKER, **ACROSS}
 
-# Other ways to break the same promises.
+GENERATION = "cache.generations"
+# Other ways to break the same promises: each part of a condition has one.
 MORE = [
-    ("across/roles_stay_apart", "GRANT SELECT (page) ON cache.requests TO glossa_quota"),
-    ("across/roles_stay_apart", "GRANT INSERT ON cache.requests TO glossa_auditor"),
-    ("across/roles_stay_apart", "GRANT CREATE ON SCHEMA worker TO PUBLIC"),
-    ("across/guards_are_in_place", "DROP POLICY own_rows_only ON quota.spending"),
-    ("across/guards_are_in_place", "ALTER TABLE cache.requests DISABLE TRIGGER ALL"),
+    ("across/roles_stay_apart", planted("GRANT SELECT (page) ON cache.requests TO glossa_quota")),
+    ("across/roles_stay_apart", planted("GRANT INSERT ON cache.requests TO glossa_auditor")),
+    ("across/roles_stay_apart", planted("GRANT CREATE ON SCHEMA worker TO PUBLIC")),
+    ("across/guards_are_in_place", planted("DROP POLICY own_rows_only ON quota.spending")),
+    ("across/guards_are_in_place", planted("ALTER TABLE cache.requests DISABLE TRIGGER ALL")),
     (
-        "quota/no_window_above_its_limit",
-        f"{ADMIT} SELECT 'user-10', 'explain_page', now() - n * interval '10 minutes', 200 - n"
-        " FROM generate_series(1, 100) AS n",
+        "across/guards_are_in_place",
+        planted("ALTER TABLE cache.requests DROP CONSTRAINT request_attached_has_generation"),
+    ),
+    (
+        "across/guards_are_in_place",
+        planted(
+            "UPDATE pg_index SET indisvalid = false"
+            " WHERE indexrelid = 'worker.event_end_is_unique_idx'::regclass"
+        ),
+    ),
+    (
+        "across/ends_are_the_same_everywhere",
+        planted(
+            "INSERT INTO worker.dead_letters SELECT generation_id, kind, pdf_hash, page, locale,"
+            " effective_mode, model, prompt_version, false, '', '', true, 1, '[]', 0, created_at,"
+            f" completed_at FROM {GENERATION} WHERE {of(READY)}"
+        ),
     ),
     (
         "across/every_attempt_was_leased",
-        "INSERT INTO quota.ai_operations SELECT gen_random_uuid(), user_id, generation_id, 2,"
-        " endpoint, pdf_hash, page, model, 0, 0, 0, 0, outcome, 0, created_at"
-        f" FROM quota.ai_operations WHERE {of(READY)}",
+        planted(
+            "INSERT INTO quota.ai_operations SELECT gen_random_uuid(), user_id, generation_id, 2,"
+            " endpoint, pdf_hash, page, model, 0, 0, 0, 0, outcome, 0, created_at"
+            f" FROM quota.ai_operations WHERE {of(READY)}"
+        ),
     ),
     (
-        "quota/spending_is_the_sum_of_operations",
-        "DELETE FROM quota.spending WHERE kind = 'document'",
+        "across/both_sides_know_the_same_request",
+        planted(f"UPDATE quota.explain_requests SET page = 99 WHERE {asked(READY)}"),
     ),
     (
         "cache/attempt_numbers_are_never_reused",
-        f"UPDATE cache.generations SET attempts = 0 WHERE {of(FAILED)};"
-        f"UPDATE worker.generation_events SET attempt = 0 WHERE {of(FAILED)};"
-        f"UPDATE quota.ai_operations SET attempt = 0 WHERE {of(FAILED)}",
+        planted(
+            f"UPDATE {GENERATION} SET attempts = 0 WHERE {of(FAILED)}",
+            f"UPDATE worker.generation_events SET attempt = 0 WHERE {of(FAILED)}",
+            f"UPDATE quota.ai_operations SET attempt = 0 WHERE {of(FAILED)}",
+        ),
+    ),
+    (
+        "cache/attempts_are_within_bounds",
+        unguarded(
+            GENERATION,
+            "generation_released_were_leased",
+            f"UPDATE {GENERATION} SET released = 2 WHERE {of(READY)}",
+        ),
+    ),
+    (
+        "cache/lease_is_whole",
+        planted(
+            f"UPDATE {GENERATION} SET attempts = 1, leased_by = 'worker',"
+            " leased_until = now() + interval '2 hours', deadline_at = now() + interval '1 hour'"
+            f" WHERE {of(RUNNING)}"
+        ),
+    ),
+    (
+        "cache/lease_is_whole",
+        unguarded(
+            GENERATION,
+            "generation_only_live_work_is_leased",
+            f"UPDATE {GENERATION} SET leased_by = 'worker', leased_until = now(),"
+            f" deadline_at = now() WHERE {of(READY)}",
+        ),
+    ),
+    (
+        "cache/ready_has_a_result",
+        unguarded(
+            GENERATION,
+            "generation_failed_has_reason",
+            f"UPDATE {GENERATION} SET error_reason = NULL WHERE {of(FAILED)}",
+        ),
+    ),
+    (
+        "cache/ready_has_a_result",
+        planted(f"UPDATE {GENERATION} SET stage = 'reading' WHERE {of(READY)}"),
+    ),
+    (
+        "cache/ready_has_a_result",
+        unguarded(
+            GENERATION,
+            "generation_retired_is_ready",
+            f"UPDATE {GENERATION} SET retired_at = now(), retired_reason = 'x' WHERE {of(FAILED)}",
+        ),
+    ),
+    (
+        "cache/waiters_wait_for_running_work",
+        planted(f"UPDATE cache.requests SET state = 'served' WHERE {asked(RUNNING)}"),
+    ),
+    (
+        "cache/request_has_what_it_asked_for",
+        planted(f"UPDATE cache.requests SET kind = 'document_markdown' WHERE {asked(READY)}"),
+    ),
+    (
+        "cache/refunds_are_due",
+        planted(
+            "INSERT INTO cache.outbox (request_id, user_id, reason)"
+            f" SELECT request_id, 'mallory', 'generation_failed' FROM cache.requests"
+            f" WHERE {asked(FAILED)}"
+        ),
+    ),
+    (
+        "quota/charge_agrees_with_its_entries",
+        planted(
+            "INSERT INTO quota.ledger_entries (user_id, request_id, kind, units, reason)"
+            f" SELECT user_id, request_id, 'charge', 0, '' FROM quota.explain_requests"
+            f" WHERE {asked(READY)}"
+        ),
+    ),
+    (
+        "quota/no_window_above_its_limit",
+        planted(
+            f"{ADMIT} SELECT 'user-10', 'explain_page', now() - n * interval '10 minutes', 200 - n"
+            " FROM generate_series(1, 100) AS n"
+        ),
+    ),
+    (
+        "quota/spending_is_the_sum_of_operations",
+        planted("DELETE FROM quota.spending WHERE kind = 'document'"),
+    ),
+    (
+        "registry/only_unused_is_collected",
+        unguarded(
+            "registry.canonical_documents",
+            "document_is_unreferenced_or_counted",
+            "UPDATE registry.canonical_documents SET unreferenced_at = now()",
+        ),
+    ),
+    (
+        "registry/files_have_their_reference",
+        planted(
+            "SET session_replication_role = replica",
+            "UPDATE registry.files SET content_hash = repeat('a', 64)"
+            " WHERE file_id = (SELECT file_id FROM registry.files LIMIT 1)",
+        ),
+    ),
+    (
+        "worker/events_have_no_gap",
+        planted(f"DELETE FROM worker.generation_events WHERE {of(READY)} AND sequence <> 3"),
     ),
 ]

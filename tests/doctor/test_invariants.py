@@ -9,10 +9,10 @@ import asyncpg
 import pytest
 
 from services.doctor.bounds import Bounds, configured_bounds
-from services.doctor.examine import examine, find_violations
+from services.doctor.examine import ask, examine, find_violations
 from services.doctor.invariant import Invariant, all_invariants
 from services.doctor.verdict import CannotCheck, Status
-from tests.doctor.plantings import MORE, PLANTINGS
+from tests.doctor.plantings import MORE, PLANTINGS, Planting
 
 # As `glossa doctor` has them, and with --full.
 USUAL = configured_bounds(grace=Bounds.grace, since=Bounds.since)
@@ -45,13 +45,44 @@ async def test_a_violation_is_found_by_its_own_invariant_and_no_other(
     assert set(await find_violations(auditor, bounds=USUAL)) == expected
 
 
-@pytest.mark.parametrize(("name", "sql"), MORE)
+@pytest.mark.parametrize(("name", "planting"), MORE)
 async def test_other_ways_to_break_a_promise_are_found_too(
-    admin: "Connection[Any]", auditor: "Connection[Any]", name: str, sql: str
+    admin: "Connection[Any]", auditor: "Connection[Any]", name: str, planting: Planting
+) -> None:
+    await admin.execute(planting.sql)
+
+    assert set(await find_violations(auditor, bounds=FULL)) == {name, *planting.also}
+
+
+@pytest.mark.parametrize(
+    ("sql", "undo"),
+    [
+        ("GRANT glossa_quota TO glossa_worker", "REVOKE glossa_quota FROM glossa_worker"),
+        ("ALTER ROLE glossa_auditor BYPASSRLS", "ALTER ROLE glossa_auditor NOBYPASSRLS"),
+    ],
+)
+async def test_a_role_that_may_become_more_is_found(
+    admin: "Connection[Any]", auditor: "Connection[Any]", sql: str, undo: str
 ) -> None:
     await admin.execute(sql)
+    try:
+        found = await find_violations(auditor, bounds=FULL)
+    finally:
+        await admin.execute(undo)  # roles belong to the whole server
 
-    assert set(await find_violations(auditor, bounds=FULL)) == {name}
+    assert "across/roles_stay_apart" in found
+
+
+async def test_what_a_role_may_not_see_is_unknown(
+    admin: "Connection[Any]", auditor: "Connection[Any]"
+) -> None:
+    needing = [one for one in all_invariants() if one.needs]
+    async with admin.transaction():
+        await admin.execute("SET LOCAL ROLE glossa_registry")
+        # One that never looked at how old transactions are would say that all is well.
+        [check] = [await ask(admin, one) for one in needing]
+
+    assert (check.status, check.detail) == (Status.UNKNOWN, "the role lacks pg_read_all_stats")
 
 
 async def test_a_transaction_that_holds_a_snapshot_for_too_long_is_found(

@@ -1,4 +1,4 @@
-"""Bytes without a document and documents without bytes are found, in a folder and in a bucket."""
+"""Bytes without a document and documents without bytes are found, whoever comes and goes."""
 
 import tempfile
 from contextlib import AsyncExitStack
