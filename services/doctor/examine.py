@@ -66,7 +66,7 @@ async def examine(
 ) -> list[Check]:
     """Each invariant, all of them as of the same moment."""
     async with questions(connection, bounds):
-        return [await ask(connection, invariant) for invariant in invariants]
+        return [await _ask(connection, invariant) for invariant in invariants]
 
 
 @asynccontextmanager
@@ -79,8 +79,7 @@ async def questions(connection: "Connection", bounds: Bounds) -> AsyncIterator[N
         yield
 
 
-async def ask(connection: "Connection", invariant: Invariant) -> Check:
-    """One question, within a transaction."""
+async def _ask(connection: "Connection", invariant: Invariant) -> Check:
     began = time.perf_counter()
     try:
         # A savepoint: one question that cannot be answered must not end the snapshot.

@@ -33,6 +33,17 @@ async def past(template: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture
+async def undone(template: str, past: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
+    """The superuser of the past itself, in a transaction that never was. No copy: it is quick."""
+    connection = await asyncpg.connect(template.rpartition("/")[0] + f"/{past}")
+    transaction = connection.transaction(isolation="repeatable_read")
+    await transaction.start()
+    yield connection
+    await transaction.rollback()
+    await connection.close()
+
+
+@pytest.fixture
 async def admin(template: str, past: str) -> AsyncIterator["asyncpg.Connection[Any]"]:
     """The superuser of a copy of it."""
     name = f"test_{uuid4().hex}"
