@@ -162,16 +162,16 @@ def _whole(report: Report) -> Iterator[RenderableType]:
 
 
 def _brief(report: Report, every: float) -> Iterator[RenderableType]:
-    """What fits on a screen that is drawn again and again."""
+    """What fits on a screen that is drawn again and again, the verdict first."""
+    yield _summary(report)
+    moment = report.taken_at.astimezone().strftime("%H:%M:%S")
+    yield Text(f"looked at {moment}, again every {every:g} s; Ctrl-C ends it\n", style="dim")
     table = Table(box=None, pad_edge=False, show_header=False)
     for heading, checks in _grouped(report.checks):
         sound = sum(check.status is Status.SOUND for check in checks)
         table.add_row(heading, f"{sound} of {len(checks)} sound")
     yield table
     yield from _trouble(report)
-    yield _summary(report)
-    moment = report.taken_at.astimezone().strftime("%H:%M:%S")
-    yield Text(f"looked at {moment}, again every {every:g} s; Ctrl-C ends it", style="dim")
 
 
 def _grouped(checks: Iterable[Check]) -> Iterator[tuple[str, list[Check]]]:

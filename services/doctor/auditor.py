@@ -10,7 +10,7 @@ import asyncpg
 from services.doctor.verdict import CannotCheck
 from services.local.bootstrap import describe, service_url
 from services.local.errors import LocalError
-from services.local.layout import AUDITOR, HOST, state_dir_from
+from services.local.layout import AUDITOR, AUDITOR_VARIABLE, HOST, state_dir_from
 from services.local.postgres import noted_port
 from services.local.state import State
 from services.local.supervisor import DATABASE_NAME
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 else:
     Connection = asyncpg.Connection
 
-VARIABLE = "GLOSSA_AUDITOR_URL"
 CONNECT_SECONDS = 10.0
 START_IT = "start the suite: `make run`"
 
@@ -29,14 +28,14 @@ START_IT = "start the suite: `make run`"
 def auditor_url(environment: Mapping[str, str] | None = None) -> str:
     """Where the suite's database is, for who may only read it."""
     environment = os.environ if environment is None else environment
-    if url := environment.get(VARIABLE):
+    if url := environment.get(AUDITOR_VARIABLE):
         return url
     state = State(state_dir_from(environment))
     password = state.known_passwords().get(AUDITOR)
     if password is None:
         raise CannotCheck(
             f"{state.root} has no password of the auditor",
-            next_step=f"{START_IT}, or set {VARIABLE}",
+            next_step=f"{START_IT}, or set {AUDITOR_VARIABLE}",
         )
     if server := environment.get("DATABASE_URL"):
         return service_url(server, AUDITOR, password)
@@ -53,7 +52,7 @@ async def connected(url: str) -> AsyncIterator["Connection"]:
         place = describe(url)
     except LocalError:
         raise CannotCheck(
-            f"{VARIABLE} is malformed",
+            f"{AUDITOR_VARIABLE} is malformed",
             next_step="write it as postgresql://glossa_auditor:password@host:5432/database",
         ) from None
     try:
@@ -75,5 +74,5 @@ def _remedy(error: Exception) -> str:
     if isinstance(error, asyncpg.InvalidAuthorizationSpecificationError):
         return "apply deploy/postgres/roles.sql and check the password of glossa_auditor"
     if isinstance(error, asyncpg.InvalidCatalogNameError):
-        return f"name another database in {VARIABLE}"
+        return f"name another database in {AUDITOR_VARIABLE}"
     return START_IT

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from services.doctor.auditor import VARIABLE, auditor_url, connected
+from services.doctor.auditor import auditor_url, connected
 from services.doctor.bounds import Bounds
 from services.doctor.environment import Probe, Surroundings, probes, service_probes
 from services.doctor.examine import examine
@@ -19,7 +19,7 @@ from services.doctor.invariant import Invariant, all_invariants, is_meant
 from services.doctor.stored_bytes import STORED, examine_bytes, open_store, store_folder
 from services.doctor.verdict import CannotCheck, Check, Kind, Report, Status
 from services.local.errors import AdvisedError
-from services.local.layout import suite_addresses
+from services.local.layout import AUDITOR_VARIABLE, suite_addresses
 from services.local.supervisor import plan_from
 from services.runtime.errors import GlossaError
 from services.runtime.server import CannotStart
@@ -117,7 +117,7 @@ def plan_visit(
     }
     around = Surroundings(
         # Deployed, there is none: keys and passwords come from elsewhere.
-        state=None if environment.get(VARIABLE) else plan.state,
+        state=None if environment.get(AUDITOR_VARIABLE) else plan.state,
         addresses=addresses,
         store_url=plan.store_url,
     )
