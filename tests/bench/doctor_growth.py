@@ -5,6 +5,7 @@ All invariants within 2 s; everything there ever was (`--full`) is told beside i
 """
 
 import asyncio
+import statistics
 import sys
 import tempfile
 import time
@@ -29,7 +30,6 @@ MEMORY = {"shared_buffers": "512MB"}  # for its indexes, as in production
 
 async def main(generations: int) -> int:
     with tempfile.TemporaryDirectory(prefix="glossa-bench-") as folder:
-        Path(folder).chmod(0o711)  # as root, the database runs as somebody else
         async with EmbeddedPostgres(Path(folder), options=MEMORY) as server:
             return await measure(server, generations)
 
@@ -45,7 +45,8 @@ async def measure(server: EmbeddedPostgres, generations: int) -> int:
     await admin.close()
     auditor = await asyncpg.connect(service_url(admin_url, AUDITOR, "bench"))
     usual = configured_bounds(grace=Bounds.grace, since=Bounds.since)
-    seconds = min([await examined(auditor, "what is new", usual) for _ in range(ROUNDS)])
+    rounds = [await examined(auditor, "what is new", usual) for _ in range(ROUNDS)]
+    seconds = statistics.median(rounds)
     await examined(auditor, "everything", Bounds(since=None, limits=usual.limits))
     await auditor.close()
     passed = seconds <= BAR_SECONDS
