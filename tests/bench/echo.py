@@ -12,7 +12,7 @@ async def echo(message: bytes, _: Any) -> bytes:
 
 async def main() -> None:
     server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(echo)
+    handler: Any = grpc.unary_unary_rpc_method_handler(echo)
     server.add_registered_method_handlers("bench.Echo", {"Echo": handler})
     print(server.add_insecure_port("127.0.0.1:0"), flush=True)
     await server.start()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pymupdf
@@ -42,7 +43,7 @@ class Loaded:
 
 def lecture_page() -> bytes:
     """A page with as much text as pages have, so that its explanation has a usual size."""
-    document = pymupdf.open()  # type: ignore[no-untyped-call]
+    document: Any = pymupdf.open()  # type: ignore[no-untyped-call]
     document.new_page().insert_textbox((72, 72, 523, 770), TEXT)
     content: bytes = document.tobytes()
     return content

@@ -5,9 +5,10 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -79,7 +80,7 @@ def _rounded(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:,.0f}"
 
 
-def standalone(run: Callable[[], Awaitable[list[Figure]]]) -> int:
+def standalone(run: Callable[[], Coroutine[Any, Any, list[Figure]]]) -> int:
     """The main function of a row: prints its part of the table, or writes it for who runs all."""
     try:
         figures = asyncio.run(run())

@@ -1,8 +1,8 @@
 """Row 1: charged cache hits at 128 in flight, against a bare grpc.aio echo of the same payload.
 
-Cache, Quota and Postgres with `fsync`; 1,000 users; every request is a new line in the ledger, which
-is counted afterwards. Bar: 0.45 of the echo. Ids made by the Cache, as the bar was set; the
-figure for ids of the callers' own, which the Cache has to look up first, is shown beside it.
+Cache, Quota and Postgres with `fsync`; 1,000 users; every request is a new line in the ledger,
+and they are counted afterwards. Bar: 0.45 of the echo, with ids made by the Cache, as the bar was
+set. The figure for ids of the callers' own, which the Cache has to look up, is shown beside it.
 """
 
 import sys

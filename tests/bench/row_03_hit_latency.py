@@ -9,6 +9,7 @@ import statistics
 import sys
 import tempfile
 from asyncio.subprocess import PIPE
+from functools import partial
 from pathlib import Path
 
 import asyncpg
@@ -52,13 +53,13 @@ async def run() -> list[Figure]:
             hits = Hits(stand, Path(folder))
             await hits.open()
             echoes = hits.write_echoes(REQUESTS)
-            alone = {"token": hits.token, "in_flight": 1, "connections": 1}
+            alone = partial(load, token=hits.token, in_flight=1, connections=1)
             warm = hits.write_requests(WARM_UP, own_ids=True)
-            await load(stand.addresses["cache"], EXPLAIN_PAGE, warm, **alone)
+            await alone(stand.addresses["cache"], EXPLAIN_PAGE, warm)
             for _ in range(ROUNDS):
                 asked = hits.write_requests(REQUESTS, own_ids=True)
-                mine = (await load(stand.addresses["cache"], EXPLAIN_PAGE, asked, **alone)).p50
-                bare = (await load(echo, ECHO, echoes, **alone)).p50
+                mine = (await alone(stand.addresses["cache"], EXPLAIN_PAGE, asked)).p50
+                bare = (await alone(echo, ECHO, echoes)).p50
                 other = bare + await insert_seconds(stand, script)
                 ours.append(mine)
                 theirs.append(other)

@@ -31,7 +31,11 @@ async def start_and_stop(state: Path) -> float:
     }
     began = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
-        *("make", "--silent", "run"), cwd=PROJECT, env=environment, stdout=PIPE, start_new_session=True
+        *("make", "--silent", "run"),
+        cwd=PROJECT,
+        env=environment,
+        stdout=PIPE,
+        start_new_session=True,
     )
     assert process.stdout is not None
     try:

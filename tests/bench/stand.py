@@ -48,10 +48,12 @@ class Stand:
             grpc.aio.insecure_channel(self.addresses[name], [("grpc.use_local_subchannel_pool", 1)])
         )
 
-    async def start_all(self, settings: Mapping[str, Mapping[str, object]] | None = None) -> None:
+    async def start_all(
+        self, settings: Mapping[str, Mapping[str, object]]
+    ) -> dict[str, KeptService]:
         """The four services, as `glossa up` starts them."""
-        settings = settings or {}
-        await asyncio.gather(*(self.start(name, settings.get(name)) for name in SERVICES))
+        started = await asyncio.gather(*(self.start(name, settings.get(name)) for name in SERVICES))
+        return dict(zip(SERVICES, started, strict=True))
 
     async def start(
         self, service: str, settings: Mapping[str, object] | None = None, *, name: str = ""
@@ -80,7 +82,7 @@ class Stand:
 
 @asynccontextmanager
 async def open_stand(**options: str) -> AsyncIterator[Stand]:
-    """A database of its own with every table made; it is gone afterwards. Options are Postgres's."""
+    """A database of its own with every table made, gone afterwards; options are Postgres's."""
     with tempfile.TemporaryDirectory(prefix="glossa-bench-") as folder:
         plan = SuitePlan(
             state=State(Path(folder)), ports=free_ports(), environment=dict(os.environ)
