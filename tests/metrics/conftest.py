@@ -1,10 +1,12 @@
-"""A real suite of four processes with a bit of life in it, and what its metrics ports say."""
+"""A real suite of four processes, a doctor beside it, and what their metrics ports say."""
 
 import asyncio
 import shutil
+import signal
+import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -19,7 +21,7 @@ from prometheus_client.samples import Sample
 
 from services.local.layout import SERVICES
 from tests.e2e.conftest import admin_url, keys_of, reachable_folder
-from tests.local.up import Up, started
+from tests.local.up import GLOSSA, Up, environment, started
 from tests.suite import Suite, lecture
 
 Series = tuple[str, frozenset[tuple[str, str]]]
@@ -31,13 +33,19 @@ class Metered:
 
     up: Up
     suite: Suite
+    # Where the doctor is scraped.
+    doctor: str
     admin: "asyncpg.Connection[Any]"
 
+    @property
+    def targets(self) -> Mapping[str, str]:
+        services = {service: self.up.ports.metrics_address(service) for service in SERVICES}
+        return {**services, "doctor": self.doctor}
+
     async def pages(self) -> Mapping[str, str]:
-        """What each service serves to Prometheus."""
+        """What each of them serves to Prometheus."""
         return {
-            service: await read(f"http://{self.up.ports.metrics_address(service)}/metrics")
-            for service in SERVICES
+            name: await read(f"http://{address}/metrics") for name, address in self.targets.items()
         }
 
     async def series(self) -> set[Series]:
@@ -87,6 +95,30 @@ def samples(page: str) -> Iterator[Sample]:
     return (sample for family in text_string_to_metric_families(page) for sample in family.samples)
 
 
+@asynccontextmanager
+async def watching_doctor(up: Up) -> AsyncIterator[str]:
+    """`glossa doctor` that looks again and again; the address of its metrics."""
+    process = await asyncio.create_subprocess_exec(
+        *GLOSSA,
+        *("doctor", "--watch", "1", "--metrics-port", "0", "--json"),
+        env=environment(up.state.root.parent, up.ports),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(60):
+            told = (await process.stderr.readline()).decode().split()[-1]
+            address = urllib.parse.urlsplit(told).netloc
+            page = f"http://{address}/metrics"
+            while "glossa_doctor_violations{" not in await read(page):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        yield address
+    finally:
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
+
+
 @pytest.fixture(scope="module")
 async def metered() -> AsyncIterator[Metered]:
     folder = reachable_folder()
@@ -95,5 +127,6 @@ async def metered() -> AsyncIterator[Metered]:
         admin = await asyncpg.connect(admin_url(up.state))
         stack.push_async_callback(admin.close)
         suite = Suite(addresses=up.ports.addresses(), keys=keys_of(up.state), exits=stack)
-        yield Metered(up=up, suite=suite, admin=admin)
+        doctor = await stack.enter_async_context(watching_doctor(up))
+        yield Metered(up=up, suite=suite, doctor=doctor, admin=admin)
     shutil.rmtree(folder)
