@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 import structlog
 
-from services.runtime import request
+from services.runtime import request, tracing
 from services.runtime.auth import TokenVerifier
 from services.runtime.errors import Forbidden, GlossaError, InvalidInput, Unauthenticated
 from services.runtime.messages import Receive, all_messages, hear_out, only_message, tolerant
@@ -32,6 +32,9 @@ OPEN_METHOD = "/grpc.health.v1.Health/Check"
 OPEN_SECONDS = 5.0
 # Any good token may ask what the contract is, and how we are.
 FOR_ANY_TOKEN = ("/grpc.reflection.", "/grpc.health.v1.Health/")
+
+# What our own services call themselves.
+SERVICE_SCOPES = frozenset({"registry", "cache", "worker"})
 
 # On a handler's method: how its messages are read, where parsing all of them would cost too much,
 # and that its answers may be bytes already.
@@ -118,7 +121,7 @@ class CallGuard:
         async def guarded(messages: AsyncIterable[Any], context: Context) -> Any:
             call = _Call(method, metrics)
             try:
-                self._admit(method, context)
+                self._admit(call, context)
                 answer = await behaviour(await receive(messages, context), context)
             except BaseException as error:
                 if isinstance(error, GlossaError) and receive is all_messages:
@@ -141,7 +144,7 @@ class CallGuard:
         async def guarded(messages: AsyncIterable[Any], context: Context) -> AsyncIterator[Any]:
             call = _Call(method, metrics)
             try:
-                self._admit(method, context)
+                self._admit(call, context)
                 asked = await receive(messages, context)
                 # Closed here and now, so that what the handler holds is not left to the collector.
                 async with aclosing(behaviour(asked, context)) as answers:
@@ -154,7 +157,8 @@ class CallGuard:
 
         return guarded
 
-    def _admit(self, method: str, context: Context) -> None:
+    def _admit(self, call: "_Call", context: Context) -> None:
+        method = call.method
         metadata = dict(context.invocation_metadata() or ())
         request.request_id.set(
             request.accept_request_id(_text(metadata.get(request.REQUEST_ID_HEADER)))
@@ -168,6 +172,7 @@ class CallGuard:
         if not caller.scopes & allowed and not method.startswith(FOR_ANY_TOKEN):
             raise Forbidden(f"this token may not call {method}")
         request.caller.set(caller)
+        call.trace(_text(metadata.get(tracing.TRACEPARENT_HEADER)), caller)
 
 
 class GuardedServer:
@@ -209,22 +214,30 @@ class _Call:
     """One call's beginning and end: metrics, log line, and the status the client sees."""
 
     def __init__(self, method: str, metrics: MethodMetrics) -> None:
-        self._method = method
+        self.method = method
         self._metrics = metrics
         self._started = time.perf_counter()
+        self._span: tracing.ServedCall | None = None
 
-    def end(self, code: str, **fields: Any) -> None:
+    def trace(self, parent: str, caller: request.Caller) -> None:
+        """Whoever comes from outside begins a trace; what services do by themselves is none."""
+        may_begin = not caller.scopes & SERVICE_SCOPES
+        self._span = tracing.served_call(self.method, parent, may_begin=may_begin)
+
+    def end(self, code: str, reason: str = "") -> None:
         seconds = time.perf_counter() - self._started
         self._metrics.count(code, seconds)
         caller = request.caller.get()
         log.info(
             "call",
-            method=self._method,
+            method=self.method,
             code=code,
             milliseconds=round(seconds * 1000, 1),
             caller=caller.subject if caller and not caller.is_user else "user" if caller else None,
-            **fields,
+            **({"reason": reason} if reason else {}),
         )
+        if self._span is not None:
+            self._span.end(code, reason)
 
     async def fail(self, error: BaseException, context: Context) -> None:
         """Record the failure and answer it; returns only for errors that must go on up."""
@@ -235,7 +248,7 @@ class _Call:
             self.end("CANCELLED")
         elif isinstance(error, Exception):
             # The text of an unexpected error may hold anything: it stays in the log.
-            log.exception("unexpected_error", method=self._method)
+            log.exception("unexpected_error", method=self.method)
             self.end("INTERNAL")
             await _abort(context, grpc.StatusCode.INTERNAL, "internal error", ())
 

@@ -24,9 +24,11 @@ from services.runtime.auth import SCOPES_ATTRIBUTE, TokenVerifier
 from services.runtime.errors import GlossaError
 from services.runtime.interceptors import CallGuard, GuardedServer, Policies
 from services.runtime.logging import configure_logging
-from services.runtime.metrics import metrics_port, request_metrics
+from services.runtime.loop_lag import loop_lag, watching_the_loop
+from services.runtime.metrics import build_info, metrics_port, request_metrics
 from services.runtime.settings import ServiceSettings
 from services.runtime.tls import CA_FILE, CERT_FILE, KEY_FILE, Tls, TlsMisconfigured, tls_of
+from services.runtime.tracing import TracingNotInstalled, tracing
 
 log = structlog.get_logger()
 
@@ -79,10 +81,13 @@ def starting(service: str, settings: type[Settings]) -> Iterator[Settings]:
     try:
         config = settings()
         configure_logging(service, level=config.log_level)
-        yield config
+        with tracing(service, config.tracing):
+            yield config
     except ValidationError as error:
         sys.exit(f"{service} cannot start: {_explain(error)}")
-    except (CannotStart, TlsMisconfigured, GlossaError, OSError, SettingsError) as error:
+    except (CannotStart, GlossaError, OSError, SettingsError) as error:
+        sys.exit(f"{service} cannot start: {error}")
+    except (TlsMisconfigured, TracingNotInstalled) as error:
         sys.exit(f"{service} cannot start: {error}")
 
 
@@ -92,7 +97,8 @@ async def running(
 ) -> AsyncIterator[Running]:
     """Serve until the block ends, then drain: health first, then streams, then calls under way."""
     tls = _transport(config)
-    async with compose(config) as parts:
+    build_info(service)
+    async with watching_the_loop(loop_lag(service).observe), compose(config) as parts:
         server, guarded = _build_server(service, config, parts.servicers)
         status = await _add_health(guarded, parts.servicers)
         port = _listen(server, config, tls)
