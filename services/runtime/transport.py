@@ -14,22 +14,44 @@ def open_transport(
     tls: Tls | None,
     *,
     options: Sequence[tuple[str, Any]],
-    interceptors: Sequence[Any] = (),
 ) -> grpc.aio.Channel:
     """A channel, encrypted where there are certificates for it."""
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
+        return grpc.aio.insecure_channel(address, options=options)
 
     def connect(pems: Pems) -> grpc.aio.Channel:
         credentials = grpc.ssl_channel_credentials(pems.ca, pems.key, pems.cert)
-        return grpc.aio.secure_channel(
-            address, credentials, options=options, interceptors=interceptors
-        )
+        return grpc.aio.secure_channel(address, credentials, options=options)
 
     return _RenewedChannel(tls, connect)
 
 
-class _RenewedChannel(grpc.aio.Channel):
+class ForwardingChannel(grpc.aio.Channel):
+    """Makes its calls over another channel; `_calls` says how, for all four kinds alike."""
+
+    def _calls(self, kind: str, method: str, *how: Any, **named: Any) -> Any:
+        raise NotImplementedError
+
+    def unary_unary(self, method: str, *how: Any, **named: Any) -> Any:
+        return self._calls("unary_unary", method, *how, **named)
+
+    def unary_stream(self, method: str, *how: Any, **named: Any) -> Any:
+        return self._calls("unary_stream", method, *how, **named)
+
+    def stream_unary(self, method: str, *how: Any, **named: Any) -> Any:
+        return self._calls("stream_unary", method, *how, **named)
+
+    def stream_stream(self, method: str, *how: Any, **named: Any) -> Any:
+        return self._calls("stream_stream", method, *how, **named)
+
+    async def __aenter__(self) -> "ForwardingChannel":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _RenewedChannel(ForwardingChannel):
     """Makes new calls over a new connection once certificates have been renewed.
 
     gRPC fixes a channel's certificates for ever. Calls under way stay where they are until the
@@ -68,28 +90,10 @@ class _RenewedChannel(grpc.aio.Channel):
 
         return call
 
-    def unary_unary(self, method: str, *how: Any, **named: Any) -> Any:
-        return self._calls("unary_unary", method, *how, **named)
-
-    def unary_stream(self, method: str, *how: Any, **named: Any) -> Any:
-        return self._calls("unary_stream", method, *how, **named)
-
-    def stream_unary(self, method: str, *how: Any, **named: Any) -> Any:
-        return self._calls("stream_unary", method, *how, **named)
-
-    def stream_stream(self, method: str, *how: Any, **named: Any) -> Any:
-        return self._calls("stream_stream", method, *how, **named)
-
     async def close(self, grace: float | None = None) -> None:
         for channel in self._channels:
             await channel.close(grace)
         await asyncio.gather(*self._closing)
-
-    async def __aenter__(self) -> "_RenewedChannel":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         return self._current().get_state(try_to_connect)
