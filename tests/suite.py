@@ -56,8 +56,10 @@ class Keys:
     def token_file(self, service: str) -> Path:
         return self.folder / f"{service}.jwt"
 
-    def token(self, *scopes: str, subject: str = "test", lifetime: timedelta = HOUR) -> str:
-        return self.signer.sign(subject=subject, scopes=scopes, lifetime=lifetime)
+    def token(
+        self, *scopes: str, subject: str = "test", lifetime: timedelta = HOUR, email: str = ""
+    ) -> str:
+        return self.signer.sign(subject=subject, scopes=scopes, lifetime=lifetime, email=email)
 
     def user_token(self, user_id: str) -> str:
         return self.token("user", subject=user_id)

@@ -9,6 +9,8 @@ from pathlib import Path
 from services.local.errors import LocalError
 
 SERVICES = ("registry", "cache", "quota", "worker")
+# Database roles beside those of the services: who only looks.
+READERS = ("dashboard",)
 HOST = "127.0.0.1"
 DEFAULT_STATE_DIR = ".glossa"
 DEFAULT_PORT_BASE = 50051

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from services.local.errors import LocalError
-from services.local.layout import METRICS_PORT_VARIABLE, PORT_VARIABLE, SERVICES
+from services.local.layout import METRICS_PORT_VARIABLE, PORT_VARIABLE, READERS, SERVICES
 from services.runtime.auth import Signer, generate_keys
 
 TOKEN_LIFETIME = timedelta(hours=24)
@@ -97,12 +97,13 @@ class State:
             write_private(self.token_file(service), token)
 
     def passwords(self) -> dict[str, str]:
-        """The database passwords of the services; made once."""
+        """The database passwords of services and readers; each is made once."""
         file = self.root / "passwords.json"
-        if not file.exists():
-            made = {service: secrets.token_urlsafe(24) for service in SERVICES}
-            write_private(file, json.dumps(made))
-        passwords: dict[str, str] = json.loads(file.read_text())
+        passwords: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+        # A folder of an older version knows fewer roles.
+        if missing := [role for role in (*SERVICES, *READERS) if role not in passwords]:
+            passwords |= {role: secrets.token_urlsafe(24) for role in missing}
+            write_private(file, json.dumps(passwords))
         return passwords
 
     def callback_secret(self) -> str:

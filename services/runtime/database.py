@@ -120,23 +120,29 @@ async def listening(
 
 @asynccontextmanager
 async def open_database(
-    url: str, *, application_name: str, pool_size: int = 10
+    url: str,
+    *,
+    application_name: str,
+    pool_size: int = 10,
+    statement_seconds: float = STATEMENT_SECONDS,
+    lock_seconds: float = LOCK_SECONDS,
+    lazily: bool = False,
 ) -> AsyncIterator[Database]:
-    """Connect, or say in one sentence why not."""
+    """Connect, or say in one sentence why not; `lazily` waits for the first who needs it."""
     try:
         pool = await asyncpg.create_pool(
             url,
-            min_size=1,
+            min_size=0 if lazily else 1,
             max_size=pool_size,
             timeout=CONNECT_SECONDS,
-            command_timeout=STATEMENT_SECONDS,
+            command_timeout=statement_seconds,
             init=_prepare_connection,
             reset=_leave_as_it_is,
             server_settings={
                 "application_name": f"glossa-{application_name}",
-                "statement_timeout": _milliseconds(STATEMENT_SECONDS),
-                "lock_timeout": _milliseconds(LOCK_SECONDS),
-                "idle_in_transaction_session_timeout": _milliseconds(2 * STATEMENT_SECONDS),
+                "statement_timeout": _milliseconds(statement_seconds),
+                "lock_timeout": _milliseconds(lock_seconds),
+                "idle_in_transaction_session_timeout": _milliseconds(2 * statement_seconds),
             },
         )
     except CONNECT_ERRORS as error:
