@@ -167,8 +167,7 @@ async def _start_services(
     stack: AsyncExitStack,
 ) -> dict[str, KeptService]:
     services = {
-        name: KeptService(_spec(plan, name, urls[name], dashboard_url), report)
-        for name in SERVICES
+        name: KeptService(_spec(plan, name, urls[name], dashboard_url), report) for name in SERVICES
     }
     for name in reversed(STOP_ORDER):
         stack.push_async_callback(services[name].stop)
