@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from services.local.bootstrap import bootstrap, ensure_database, service_url
-from services.local.layout import READERS, SERVICES
+from services.local.layout import DASHBOARD, LOGINS, SERVICES
 from services.local.postgres import EmbeddedPostgres
 from services.runtime.auth import generate_keys
 from services.runtime.logging import configure_logging
@@ -20,7 +20,7 @@ configure_logging("tests", level="WARNING")
 
 # Tests crash processes, not machines: nothing here must survive a power cut.
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-PASSWORDS = {role: f"test-{role}" for role in (*SERVICES, *READERS)}
+PASSWORDS = {login: f"test-{login}" for login in LOGINS}
 TEMPLATE = "glossa_template"
 
 
@@ -50,8 +50,14 @@ async def admin_url(template: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 def databases(admin_url: str) -> Mapping[str, str]:
-    """The same database, as each service's own role sees it, and each reader's."""
-    return {role: service_url(admin_url, role, password) for role, password in PASSWORDS.items()}
+    """The same database, as each service's own role sees it."""
+    return {service: service_url(admin_url, service, PASSWORDS[service]) for service in SERVICES}
+
+
+@pytest.fixture
+def dashboard_url(admin_url: str) -> str:
+    """The same database, as the admin pages see it."""
+    return service_url(admin_url, DASHBOARD, PASSWORDS[DASHBOARD])
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,10 @@ from pathlib import Path
 from services.local.errors import LocalError
 
 SERVICES = ("registry", "cache", "quota", "worker")
-# Database roles beside those of the services: who only looks.
-READERS = ("dashboard",)
+# Who reads for the admin pages and changes nothing.
+DASHBOARD = "dashboard"
+# Everybody with a role in the database, called glossa_<name> there.
+LOGINS = (*SERVICES, DASHBOARD)
 HOST = "127.0.0.1"
 DEFAULT_STATE_DIR = ".glossa"
 DEFAULT_PORT_BASE = 50051

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from services.local.errors import LocalError
-from services.local.layout import METRICS_PORT_VARIABLE, PORT_VARIABLE, READERS, SERVICES
+from services.local.layout import LOGINS, METRICS_PORT_VARIABLE, PORT_VARIABLE
 from services.runtime.auth import Signer, generate_keys
 
 TOKEN_LIFETIME = timedelta(hours=24)
@@ -101,8 +101,8 @@ class State:
         file = self.root / "passwords.json"
         passwords: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
         # A folder of an older version knows fewer roles.
-        if missing := [role for role in (*SERVICES, *READERS) if role not in passwords]:
-            passwords |= {role: secrets.token_urlsafe(24) for role in missing}
+        if missing := [login for login in LOGINS if login not in passwords]:
+            passwords |= {login: secrets.token_urlsafe(24) for login in missing}
             write_private(file, json.dumps(passwords))
         return passwords
 

@@ -13,6 +13,7 @@ from services.local.bootstrap import bootstrap, describe, ensure_database, servi
 from services.local.errors import LocalError
 from services.local.kept_postgres import KeptPostgres
 from services.local.layout import (
+    DASHBOARD,
     HOST,
     METRICS_PORT_VARIABLE,
     PORT_VARIABLE,
@@ -94,7 +95,7 @@ async def running_suite(plan: SuitePlan, report: Report) -> AsyncIterator[Runnin
         admin_url = await _database(plan, report, stack)
         passwords = plan.state.passwords()
         urls = await bootstrap(admin_url, passwords)
-        dashboard_url = service_url(admin_url, "dashboard", passwords["dashboard"])
+        dashboard_url = service_url(admin_url, DASHBOARD, passwords[DASHBOARD])
         services = await _start_services(plan, urls, dashboard_url, report, stack)
         stack.enter_context(plan.state.announced(plan.ports.addresses()))
         yield RunningSuite(plan=plan, database=describe(admin_url), services=services)

@@ -32,6 +32,7 @@ def _environment() -> Environment:
         words.day,
         words.short,
         words.label,
+        words.sentence,
     ):
         environment.filters[word.__name__] = word
     # As text, so that autoescape makes an attribute of it.

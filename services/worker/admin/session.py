@@ -77,7 +77,7 @@ class SignIn:
         caller = self._verifier.verify(token)
         if caller.email.lower() not in self._emails:
             who = caller.email or "a token without an e-mail address"
-            raise NotAnAdmin(f"{who} is not among those who may see these pages")
+            raise NotAnAdmin(f"these pages are not for {who}")
         if ADMIN_SCOPE not in caller.scopes:
             raise NotAnAdmin(f"the token of {caller.email} is not one for admins")
         if caller.expires_at - caller.issued_at > LONGEST_SESSION.total_seconds():

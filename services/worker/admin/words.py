@@ -59,6 +59,11 @@ def short(text: str, length: int = 10) -> str:
     return text if len(text) <= length + 1 else f"{text[:length]}…"
 
 
+def sentence(words: str) -> str:
+    """An error's message as people write it."""
+    return f"{words[:1].upper()}{words[1:]}" + ("" if words.endswith(".") else ".")
+
+
 def label(word: str) -> str:
     """text_only as people write it."""
     return word.replace("_", " ")
