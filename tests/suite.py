@@ -74,6 +74,8 @@ class Suite:
     exits: AsyncExitStack
     # Settings of the Cache where it runs in this process, for tests that start another beside it.
     cache_config: CacheConfig | None = None
+    # Where the worker serves metrics and pages.
+    pages: str = ""
     _channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
 
     def channel(self, service: str) -> grpc.aio.Channel:
@@ -211,6 +213,7 @@ async def running_suite(
             "registry": registry.address,
             "cache": cache.address,
         }
+        pages = ""
         if with_worker:
             worker_config = WorkerConfig(
                 **common("worker"),
@@ -221,6 +224,12 @@ async def running_suite(
                 **settings.get("worker", {}),
             )
             worker = await start(running("worker", worker_config, compose_worker))
-            addresses["worker"] = worker.address
+            addresses["worker"], pages = worker.address, worker.metrics_address
         clients = await start(AsyncExitStack())
-        yield Suite(addresses=addresses, keys=keys, exits=clients, cache_config=cache_config)
+        yield Suite(
+            addresses=addresses,
+            keys=keys,
+            exits=clients,
+            cache_config=cache_config,
+            pages=pages,
+        )

@@ -158,16 +158,15 @@ def _refunds(overview: Overview, of_day: Callable[[date, Money], Money]) -> Char
 def _losses(overview: Overview, of_day: Callable[[date, Losses], Losses]) -> Chart:
     days = [of_day(day, Losses()) for day in overview.days]
     series = [
-        Series(label="leases expired", values=[day.leases_expired for day in days]),
-        Series(label="given up after that", values=[day.attempts_spent for day in days]),
+        Series(label="lease expired", values=[day.leases_expired for day in days]),
         Series(label="never taken up", values=[day.queue_timeouts for day in days]),
     ]
     return _chart(
         overview,
         series,
         name="losses",
-        title="Zombies: leases that expired",
-        kind="lines",
+        title="Zombies: work that nobody finished",
+        kind="bars",
         unit="count",
     )
 

@@ -128,7 +128,7 @@ class Others:
         return [
             Moment(
                 at=_moment(entry.created_at),
-                title=f"Ledger: {entry.units:+d} units",
+                title=f"Ledger: {entry.units:+d} unit{'' if abs(entry.units) == 1 else 's'}",
                 detail=entry.explanation,
             )
             for entry in answer.entries

@@ -29,6 +29,11 @@ HOME = f"{PREFIX}/metrics"
 # Only our own pages, by their path.
 _OWN_PATH = re.compile(r"/admin/[\w/.-]*(\?[\w=&%.+-]*)?", re.ASCII)
 
+
+class NotSignedIn(Unauthenticated):
+    """Nobody has tried yet, so nothing went wrong."""
+
+
 Behind = Callable[[Request, Session], Awaitable[Response]]
 
 
@@ -96,7 +101,7 @@ class Doors:
     def _session(self, request: Request) -> Session:
         token = request.cookies.get(SESSION_COOKIE, "")
         if not token:
-            raise Unauthenticated("sign in to see this page")
+            raise NotSignedIn("nobody is signed in")
         return self._sign_in.session(token)
 
     def _door(
@@ -116,7 +121,7 @@ class Doors:
             headers=headers,
             form_token=form_token(visit),
             then=_own(then if then is not None else "" if at_door else here),
-            problem=error.message if error else "",
+            problem="" if error is None or isinstance(error, NotSignedIn) else error.message,
             is_open=self._sign_in.is_open,
         )
         self._set_cookie(response, VISIT_COOKIE, visit, None)

@@ -24,11 +24,13 @@ def _environment() -> Environment:
     )
     for word in (
         words.count,
+        words.counted,
         words.percent,
         words.dollars,
         words.took,
         words.span,
         words.moment,
+        words.exactly,
         words.day,
         words.short,
         words.label,

@@ -11,6 +11,11 @@ def count(number: int | None) -> str:
     return NOTHING if number is None else f"{number:,}"
 
 
+def counted(number: int, noun: str) -> str:
+    """1 letter, 2 letters."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.1f} %"
 
@@ -23,7 +28,8 @@ def dollars(nanodollars: int | None) -> str:
     if nanodollars == 0 or value >= 0.1:
         return f"${value:,.2f}"
     digits = 2 - math.floor(math.log10(value))
-    return f"${value:.{digits}f}"
+    whole, _, part = f"{value:.{digits}f}".partition(".")
+    return f"${whole}.{part.rstrip('0'):0<2}"
 
 
 def took(milliseconds: int | None) -> str:
@@ -48,6 +54,11 @@ def span(length: timedelta | None) -> str:
 
 def moment(at: datetime | None) -> str:
     return NOTHING if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def exactly(at: datetime) -> str:
+    """To the millisecond, where the order of things counts."""
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}"
 
 
 def day(value: date) -> str:

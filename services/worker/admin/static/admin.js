@@ -16,7 +16,7 @@ const units = {
   count: (value) => (value < 10000 ? exact.format(value) : compact.format(value)),
   percent: (value) => `${Math.round(value * 10) / 10} %`,
   ms: (value) => (value < 1000 ? `${Math.round(value)} ms` : `${Math.round(value / 100) / 10} s`),
-  dollars: (value) => `$${value >= 1 || value === 0 ? value.toFixed(2) : Number(value.toPrecision(3))}`,
+  dollars: (value) => `$${value >= 0.1 || value === 0 ? value.toFixed(2) : Number(value.toPrecision(3))}`,
 };
 
 const dayName = (iso) =>
@@ -28,6 +28,8 @@ const stacked = (series) => {
   return series.map((one) => one.values.map((value, day) => (sums[day] += value ?? 0)));
 };
 
+const tens = (_, places) => places.map((value) => (Number.isInteger(Math.log10(value)) ? value : null));
+
 const axis = (more) => ({
   stroke: colour("muted"),
   grid: { stroke: colour("line"), width: 1 },
@@ -35,6 +37,13 @@ const axis = (more) => ({
   font: "12px system-ui, sans-serif",
   ...more,
 });
+
+// Answers from the cache take milliseconds, made ones seconds: only a logarithm shows both.
+const yScale = (unit) => {
+  if (unit === "ms") return { distr: 3, range: (_, least, most) => uPlot.rangeLog(Math.max(least, 1), Math.max(most, 10), 10, true) };
+  if (unit === "percent") return { range: [0, 100] };
+  return { range: (_, __, most) => [0, Math.max(most * 1.08, unit === "count" ? 1 : 1e-9)] };
+};
 
 const draw = (holder) => {
   const chart = JSON.parse(holder.dataset.chart);
@@ -62,7 +71,7 @@ const draw = (holder) => {
     cursor: { drag: { x: false, y: false }, points: { show: !bars } },
     scales: {
       x: { time: false, range: [-0.6, days.length - 0.4] },
-      y: { range: (_, __, most) => (chart.unit === "percent" ? [0, 100] : [0, Math.max(most * 1.08, whole ? 1 : 1e-9)]) },
+      y: yScale(chart.unit),
     },
     axes: [
       axis({
@@ -71,8 +80,10 @@ const draw = (holder) => {
         incrs: [1, 2, 3, 4, 7],
       }),
       axis({
-        values: (_, places) => places.map((value) => (whole && !Number.isInteger(value) ? "" : write(value))),
+        values: (_, places) =>
+          places.map((value) => (value === null || (whole && !Number.isInteger(value)) ? "" : write(value))),
         size: 64,
+        grid: { stroke: colour("line"), width: 1, filter: chart.unit === "ms" ? tens : undefined },
       }),
     ],
     legend: { live: true },
