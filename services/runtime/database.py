@@ -34,8 +34,8 @@ TRY_LEADING = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))"
 PATIENT_TRANSACTION = "SET LOCAL idle_in_transaction_session_timeout = '10min'"
 
 # Classes of SQLSTATE that say the database is away or busy, not that we asked nonsense:
-# connection, transaction rollback, resources, lock not available, operator intervention.
-_TROUBLE = frozenset({"08", "40", "53", "55", "57"})
+# connection, login, transaction rollback, resources, lock not available, operator intervention.
+_TROUBLE = frozenset({"08", "28", "40", "53", "55", "57"})
 # What a former primary says after a failover.
 _READ_ONLY = "25006"
 # Everything that connecting may raise, a malformed address included.

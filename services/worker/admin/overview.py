@@ -103,3 +103,7 @@ async def part(reading: Awaitable[Value]) -> Part[Value]:
     except GlossaError as error:
         log.warning("admin_part_missing", reason=error.reason)
         return Part(missing=error.message)
+    except Exception:
+        # The text of an unexpected error may hold anything: it stays in the log.
+        log.exception("admin_part_broke")
+        return Part(missing="something went wrong, and the Worker's log says what")

@@ -14,9 +14,9 @@ import pytest
 from glossa.cache.v1 import cache_pb2
 from glossa.quota.v1 import quota_pb2
 from glossa.registry.v1 import registry_pb2
-from structlog.testing import capture_logs
 
 from tests.cache.conftest import refused
+from tests.cache.leases import capture_log
 from tests.fake_openai import FakeOpenAI
 from tests.suite import Keys, Suite, lecture
 from tests.worker.admin.conftest import ADMIN, Pages, Visitor, form_token_in
@@ -308,19 +308,18 @@ async def test_a_locked_table_does_not_hold_the_page_for_long(
 
 
 async def test_the_others_are_asked_with_the_token_of_who_is_signed_in(
-    cluster: Suite, pages: Pages, admin: Visitor, keys: Keys
+    cluster: Suite, pages: Pages, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    calls = capture_log(monkeypatch, "services.runtime.interceptors")
     subject = "somebody-in-person"
     token = keys.token("admin", subject=subject, email=ADMIN)
     async with pages.visitor() as visitor:
         await visitor.sign_in(token)
-        with capture_logs() as logs:
-            assert (await visitor.get("/admin/metrics")).status_code == 200
-    asked = {line["method"].rpartition("/")[2]: line for line in logs if line["event"] == "call"}
-    for method in ("DescribeQueue", "ListLeaseLosses", "ListDailyTotals"):
-        if method in asked:  # the queue may have been remembered from a moment ago
-            assert asked[method]["caller"] == subject
-    assert {"ListLeaseLosses", "ListDailyTotals"} <= asked.keys()
+        assert (await visitor.get("/admin/metrics")).status_code == 200
+
+    asked = {line["method"].rpartition("/")[2]: line["caller"] for line in calls.entries}
+    for method in ("DescribeQueue", "ListLeaseLosses", "ListDailyTotals", "CheckReferenceHealth"):
+        assert asked[method] == subject
 
 
 async def test_the_workers_own_token_is_no_admins(cluster: Suite) -> None:

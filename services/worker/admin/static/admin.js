@@ -83,7 +83,7 @@ const draw = (holder) => {
         values: (_, places) =>
           places.map((value) => (value === null || (whole && !Number.isInteger(value)) ? "" : write(value))),
         size: 64,
-        grid: { stroke: colour("line"), width: 1, filter: chart.unit === "ms" ? tens : undefined },
+        grid: { stroke: colour("line"), width: 1, ...(chart.unit === "ms" ? { filter: tens } : {}) },
       }),
     ],
     legend: { live: true },
