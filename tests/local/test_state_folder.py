@@ -1,5 +1,6 @@
 """The state folder: private, made once, and clear about why it cannot be."""
 
+import json
 import os
 import stat
 from datetime import timedelta
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.local.errors import LocalError
-from services.local.layout import Ports, ports_from, suite_addresses
+from services.local.layout import LOGINS, SERVICES, Ports, ports_from, suite_addresses
 from services.local.state import SERVICE_TOKENS, State
 from services.runtime.auth import TokenVerifier
 
@@ -43,7 +44,18 @@ def test_keys_and_passwords_are_made_once(state: State) -> None:
 
     assert state.signing_key_file.read_bytes() == key
     assert state.passwords() == passwords
-    assert len(set(passwords.values())) == 4
+    assert len(set(passwords.values())) == len(LOGINS)
+
+
+def test_a_folder_of_an_older_version_gets_the_passwords_it_lacks(state: State) -> None:
+    old = {service: f"old-{service}" for service in SERVICES}
+    (state.root / "passwords.json").write_text(json.dumps(old))
+
+    passwords = state.passwords()
+
+    assert set(passwords) == set(LOGINS)
+    assert passwords.items() >= old.items()
+    assert state.passwords() == passwords
 
 
 def test_a_key_pair_that_was_left_unfinished_is_made_anew(state: State) -> None:

@@ -63,7 +63,7 @@ def make_app(routes: Sequence[Route], *, origin: str, host: str) -> ASGIApp:
     return Starlette(
         routes=[
             Mount(PREFIX, _Guard(pages, hosts=_hosts(origin, host))),
-            Mount("/metrics", make_asgi_app()),
+            Route("/metrics", _Metrics()),
             Route("/", _to_metrics),
         ]
     )
@@ -72,6 +72,16 @@ def make_app(routes: Sequence[Route], *, origin: str, host: str) -> ASGIApp:
 def public_origin(request: Request, configured: str) -> str:
     """Where browsers think that they are."""
     return configured or f"http://{request.headers.get('host', '')}"
+
+
+class _Metrics:
+    """What Prometheus scrapes; an object, because a route calls functions with a request."""
+
+    def __init__(self) -> None:
+        self._app = make_asgi_app()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
 
 class _Guard:

@@ -413,7 +413,7 @@ async def test_browsers_that_never_finish_delay_nobody(
 
 
 async def test_metrics_are_scraped_as_before(pages: Pages, visitor: Visitor) -> None:
-    answer = await visitor.client.get(f"{pages.url}/metrics", follow_redirects=True)
+    answer = await visitor.get("/metrics", headers={"host": "10.1.2.3:9104"})
 
     assert answer.status_code == 200
     assert "glossa_worker_watchers" in answer.text

@@ -81,7 +81,7 @@ async def test_behind_tls_the_cookie_is_secure_and_other_names_are_refused(
             own = await visitor.post("/admin/sign-in", fields, origin=origin)
             del visitor.client.headers["host"]
             by_address = await visitor.get("/admin/sign-in")
-            scraped = await visitor.get("/metrics/")
+            scraped = await visitor.get("/metrics")
 
     assert foreign.status_code == 403
     assert own.status_code == 303
