@@ -11,7 +11,7 @@ $(shell rm -f $(VENV)/.installed)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test demo faults bench-peers lint format lock contract clean
+.PHONY: help setup run test demo faults bench bench-peers lint format lock contract clean
 
 help: ## List every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ demo: setup ## Two users, one PDF: watch the first generate live and the second 
 
 faults: setup ## The large budgets: 20,000 examples of the protocol model, every rare trace searched for
 	@GLOSSA_MODEL_EXAMPLES=20000 $(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} tests/protocol $(PYTEST_ARGS)
+
+bench: setup bench-peers ## How fast, against limits and peers, in one table; ROWS="1 4" for some (needs a quiet machine)
+	@$(BIN)/python -m tests.bench $(ROWS)
 
 bench-peers: setup ## Install what benchmarks compare with, in an environment of its own
 	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from services.local.bootstrap import bootstrap, ensure_database, service_url
-from services.local.layout import DASHBOARD, LOGINS, SERVICES
+from services.local.layout import AUDITOR, DASHBOARD, LOGINS, SERVICES
 from services.local.postgres import EmbeddedPostgres
 from services.runtime.auth import generate_keys
 from services.runtime.logging import configure_logging
@@ -52,6 +52,12 @@ async def admin_url(template: str) -> AsyncIterator[str]:
 def databases(admin_url: str) -> Mapping[str, str]:
     """The same database, as each service's own role sees it."""
     return {service: service_url(admin_url, service, PASSWORDS[service]) for service in SERVICES}
+
+
+@pytest.fixture
+def auditor_url(admin_url: str) -> str:
+    """The same database, as the doctor sees it."""
+    return service_url(admin_url, AUDITOR, PASSWORDS[AUDITOR])
 
 
 @pytest.fixture

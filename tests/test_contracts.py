@@ -26,6 +26,10 @@ PROJECT = Path(__file__).resolve().parent.parent
             "import services.worker.admin.doors",
             "Admin pages: imports point",
         ),
+        ("cli/doctor.py", "import services.registry.objects", "The command line is a client"),
+        ("doctor/examine.py", "import services.cache.job_store", "The doctor looks at"),
+        ("quota/store.py", "import services.doctor.verdict", "Services do not know the machine"),
+        ("doctor/bounds.py", "import services.doctor.visit", "Doctor: imports point"),
         (
             "cache/job_store.py",
             "import services.cache.explain",

@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
+from typing import NamedTuple
 from uuid import UUID
 
 import grpc
@@ -51,6 +52,7 @@ _OUTCOMES = {
     quota_pb2.OUTCOME_JOINED: Outcome.JOINED,
     quota_pb2.OUTCOME_CACHED: Outcome.CACHED,
 }
+_OUTCOME_VALUES = {outcome: value for value, outcome in _OUTCOMES.items()}
 
 
 class Decision(StrEnum):
@@ -65,34 +67,28 @@ class Decision(StrEnum):
     SPENDING_CEILING = "spending_ceiling"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Receipt:
+# The windows of a user as Quota describes them, passed on as they came.
+Limits = Sequence[quota_pb2.Limit]
+
+
+class Receipt(NamedTuple):
     units: int = 0
     remaining_units: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """One sliding window of the user, as Quota describes it."""
-
-    tier: str
-    limit: int
-    remaining: int
-    resets_at: datetime | None
-    warning: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Admission:
+class Admission(NamedTuple):
     """Quota's decision about one request."""
 
     decision: Decision
     receipt: Receipt = Receipt()
-    limits: tuple[Limit, ...] = ()
+    limits: Limits = ()
     retry_after: timedelta | None = None
     outcome: Outcome | None = None
     generation_id: UUID | None = None
     shares: bool = True
+
+
+_DECISIONS = {quota_pb2.Decision.Value(f"DECISION_{one.upper()}"): one for one in Decision}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +188,7 @@ class QuotaClient:
                 request_id=str(ask.request_id),
                 user_id=ask.user_id,
                 endpoint=_ENDPOINTS[ask.kind],
-                outcome=quota_pb2.Outcome.Value(f"OUTCOME_{outcome.upper()}"),
+                outcome=_OUTCOME_VALUES[outcome],
                 generation_id=str(generation_id) if generation_id else "",
                 page=quota_pb2.PageContext(
                     pdf_hash=page.pdf_hash,
@@ -253,11 +249,10 @@ def _refund_item(refund: Refund) -> quota_pb2.RefundRequest.Item:
 
 
 def _admission(response: quota_pb2.AdmitResponse) -> Admission:
-    name = quota_pb2.Decision.Name(response.decision).removeprefix("DECISION_").lower()
     return Admission(
-        decision=Decision(name),
+        decision=_DECISIONS[response.decision],
         receipt=_receipt(response.receipt),
-        limits=tuple(_limit(limit) for limit in response.limits),
+        limits=response.limits,
         retry_after=(
             response.retry_after.ToTimedelta() if response.HasField("retry_after") else None
         ),
@@ -268,14 +263,4 @@ def _admission(response: quota_pb2.AdmitResponse) -> Admission:
 
 
 def _receipt(receipt: quota_pb2.Receipt) -> Receipt:
-    return Receipt(units=receipt.units, remaining_units=receipt.remaining_units)
-
-
-def _limit(limit: quota_pb2.Limit) -> Limit:
-    return Limit(
-        tier=limit.tier,
-        limit=limit.limit,
-        remaining=limit.remaining,
-        resets_at=(limit.resets_at.ToDatetime(tzinfo=UTC) if limit.HasField("resets_at") else None),
-        warning=limit.warning,
-    )
+    return Receipt(receipt.units, receipt.remaining_units)

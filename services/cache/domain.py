@@ -109,8 +109,7 @@ class RequestInProgress(DependencyDown):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ask:
+class Ask(NamedTuple):
     """What one caller wants; the same request_id must always mean the same ask."""
 
     request_id: UUID

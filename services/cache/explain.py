@@ -8,13 +8,13 @@ and refunds, and every refund that becomes due is written in the transaction tha
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
 
 from services.cache.attach_store import AttachStore
-from services.cache.clients import Admission, Decision, Limit, QuotaClient, Receipt
+from services.cache.clients import Admission, Decision, Limits, QuotaClient, Receipt
 from services.cache.domain import (
     DOCUMENT_MARKDOWN,
     Ask,
@@ -61,8 +61,7 @@ MOST_SCOPES_TRIED = 3
 Prepare = Callable[[Generation], bytes]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """What the caller is told; `result` is prepared for the wire."""
 
     request_id: UUID
@@ -71,7 +70,7 @@ class Answer:
     model: str
     outcome: Outcome
     receipt: Receipt
-    limits: tuple[Limit, ...]
+    limits: Limits
     queue: Queue
     result: bytes = b""
     stale: bool = False
@@ -268,7 +267,7 @@ class ExplainPage:
         if attached.refund is not None:
             receipt = await self._settle_now(attached, receipt)
         answer = await self._answer(ask, attached.generation, attached.outcome, admission)
-        return replace(answer, receipt=receipt)
+        return answer._replace(receipt=receipt)
 
     async def _note_joined(self, ask: Ask, generation: Generation) -> None:
         log.info("lock_skipped_duplicate", generation=str(generation.generation_id))

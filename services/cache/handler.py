@@ -2,7 +2,6 @@
 
 import re
 import time
-from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -11,12 +10,13 @@ from glossa.cache.v1.cache_pb2_grpc import CacheServiceServicer
 from glossa.quota.v1 import quota_pb2
 
 from services.cache.canonical import response_key
-from services.cache.clients import Limit
+from services.cache.clients import Limits
 from services.cache.describe import DescribeRequest
 from services.cache.domain import (
     DOCUMENT_MARKDOWN,
     INVALIDATED,
     LOCALES,
+    PAGE_EXPLANATION,
     UNDETERMINED,
     Ask,
     Outcome,
@@ -38,8 +38,7 @@ from services.cache.wire import (
     render_story,
 )
 from services.runtime.auth import allow, current_caller, require_user
-from services.runtime.interceptors import Context
-from services.runtime.timestamps import fill_timestamp
+from services.runtime.interceptors import Context, answers_bytes
 from services.runtime.validation import (
     parse_identity,
     parse_pdf_hash,
@@ -82,22 +81,21 @@ class CacheHandler(CacheServiceServicer):
         self._queue = queue
         self._losses = losses
 
+    @answers_bytes
     @allow("gateway", "admin", "user")
-    async def ExplainPage(
+    async def ExplainPage(  # type: ignore[override]
         self, request: pb.ExplainPageRequest, context: Context
-    ) -> pb.ExplainPageResponse:
+    ) -> bytes:
         answer = await self._answer(_ask_for_page(request), context)
-        response = pb.ExplainPageResponse(stale=answer.stale)
-        _render_answer(response, answer)
-        return response
+        return _render_answer(pb.ExplainPageResponse(stale=answer.stale), answer)
 
+    @answers_bytes
     @allow("gateway", "admin", "user")
-    async def ConvertDocument(
+    async def ConvertDocument(  # type: ignore[override]
         self, request: pb.ConvertDocumentRequest, context: Context
-    ) -> pb.ConvertDocumentResponse:
-        response = pb.ConvertDocumentResponse()
-        _render_answer(response, await self._answer(_ask_for_document(request), context))
-        return response
+    ) -> bytes:
+        answer = await self._answer(_ask_for_document(request), context)
+        return _render_answer(pb.ConvertDocumentResponse(), answer)
 
     async def _answer(self, ask: Ask, context: Context) -> Answer:
         try:
@@ -200,17 +198,30 @@ class CacheHandler(CacheServiceServicer):
 
 
 def _ask_for_page(request: pb.ExplainPageRequest) -> Ask:
-    ask = _ask(request)
     require(request.page >= 1, "page", "must be at least 1")
-    require(request.locale in LOCALES, "locale", f"must be one of {', '.join(LOCALES)}")
-    return replace(ask, page=request.page, locale=request.locale, allow_stale=request.allow_stale)
+    if request.locale not in LOCALES:
+        require(False, "locale", f"must be one of {', '.join(LOCALES)}")
+    return _ask(
+        request,
+        kind=PAGE_EXPLANATION,
+        page=request.page,
+        locale=request.locale,
+        allow_stale=request.allow_stale,
+    )
 
 
 def _ask_for_document(request: pb.ConvertDocumentRequest) -> Ask:
-    return replace(_ask(request), kind=DOCUMENT_MARKDOWN)
+    return _ask(request, kind=DOCUMENT_MARKDOWN, page=1, locale=UNDETERMINED, allow_stale=False)
 
 
-def _ask(request: pb.ExplainPageRequest | pb.ConvertDocumentRequest) -> Ask:
+def _ask(
+    request: pb.ExplainPageRequest | pb.ConvertDocumentRequest,
+    *,
+    kind: str,
+    page: int,
+    locale: str,
+    allow_stale: bool,
+) -> Ask:
     """Who asks, and about which document."""
     user_id = parse_identity("user_id", request.user_id)
     require_user(user_id)
@@ -224,9 +235,11 @@ def _ask(request: pb.ExplainPageRequest | pb.ConvertDocumentRequest) -> Ask:
         user_id=user_id,
         file_id=parse_uuid("file_id", request.file_id) if by_file else None,
         pdf_hash=None if by_file else parse_pdf_hash("pdf_hash", request.pdf_hash),
-        page=1,
-        locale=UNDETERMINED,
+        page=page,
+        locale=locale,
         background=request.background,
+        allow_stale=allow_stale,
+        kind=kind,
         asked_at=time.perf_counter(),
     )
 
@@ -278,34 +291,27 @@ def _reader(user_id: str) -> str | None:
 
 def _render_answer(
     response: pb.ExplainPageResponse | pb.ConvertDocumentResponse, answer: Answer
-) -> None:
-    response.MergeFromString(answer.result)
+) -> bytes:
+    """The answer, with the result joined on as bytes: reading it in would cost more than all else.
+
+    Parts of a message that are put one after the other are one message.
+    """
     response.request_id = str(answer.request_id)
     response.generation_id = str(answer.generation_id)
     response.outcome = _OUTCOMES[answer.outcome]
     response.status = STATUSES[answer.status]
-    response.receipt.units = answer.receipt.units
-    response.receipt.remaining_units = answer.receipt.remaining_units
-    for limit in answer.limits:
-        _fill_limit(response.limits.add(), limit)
+    response.receipt.units, response.receipt.remaining_units = answer.receipt
+    response.limits.extend(answer.limits)
     response.queue_position = answer.queue.position
     response.model = answer.model
     if answer.queue.position:
         response.estimated_wait.FromTimedelta(answer.queue.estimated_wait)
     if answer.error is not None:
         response.error.reason, response.error.message = answer.error
+    return response.SerializeToString() + answer.result
 
 
-def _fill_limit(message: quota_pb2.Limit, limit: Limit) -> None:
-    message.tier = limit.tier
-    message.limit = limit.limit
-    message.remaining = limit.remaining
-    message.warning = limit.warning
-    if limit.resets_at is not None:
-        fill_timestamp(message.resets_at, limit.resets_at)
-
-
-def _rate_limit_headers(limits: tuple[Limit, ...]) -> tuple[tuple[str, str], ...]:
+def _rate_limit_headers(limits: Limits) -> tuple[tuple[str, str], ...]:
     """The blocking window closest to being full, in the words gateways know, and any warning."""
     blocking = [limit for limit in limits if limit.tier != SOFT_TIER]
     if not blocking:
@@ -315,7 +321,8 @@ def _rate_limit_headers(limits: tuple[Limit, ...]) -> tuple[tuple[str, str], ...
         ("x-ratelimit-limit", str(tightest.limit)),
         ("x-ratelimit-remaining", str(tightest.remaining)),
     ]
-    if tightest.resets_at is not None:
-        headers.append(("x-ratelimit-reset", str(round(tightest.resets_at.timestamp()))))
+    if tightest.HasField("resets_at"):
+        seconds = tightest.resets_at.seconds + (tightest.resets_at.nanos >= 500_000_000)
+        headers.append(("x-ratelimit-reset", str(seconds)))
     headers += [("x-ratelimit-warning", limit.tier) for limit in limits if limit.warning]
     return tuple(headers)

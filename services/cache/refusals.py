@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import timedelta
 
-from services.cache.clients import Admission, Decision, Limit
+from services.cache.clients import Admission, Decision, Limits
 from services.cache.domain import Ask, RequestIdDead, RequestIdReused
 from services.runtime.errors import LimitReached
 
@@ -15,7 +15,7 @@ class Refused(LimitReached):
         self,
         message: str,
         *,
-        limits: tuple[Limit, ...],
+        limits: Limits,
         retry_after: timedelta | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
@@ -47,6 +47,9 @@ class SpendingCeiling(Refused):
     reason = "SPENDING_CEILING"
 
 
+_YES = frozenset({Decision.ADMITTED, Decision.REPLAYED})
+
+
 class PreferenceChanged(Exception):
     """Nothing was charged: the user wants the other scope than the one we looked in."""
 
@@ -57,6 +60,8 @@ class PreferenceChanged(Exception):
 
 def require_admitted(ask: Ask, admission: Admission) -> None:
     """Raise Quota's refusal, if it is one."""
+    if admission.decision in _YES:
+        return
     limits = admission.limits
     remaining = {f"{limit.tier}_remaining": f"{limit.remaining}/{limit.limit}" for limit in limits}
     match admission.decision:

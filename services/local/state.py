@@ -46,6 +46,10 @@ class State:
     def signing_key_file(self) -> Path:
         return self.root / "keys" / "signing.pem"
 
+    @property
+    def _password_file(self) -> Path:
+        return self.root / "passwords.json"
+
     def log_file(self, service: str) -> Path:
         return self.root / "logs" / f"{service}.log"
 
@@ -97,13 +101,20 @@ class State:
             write_private(self.token_file(service), token)
 
     def passwords(self) -> dict[str, str]:
-        """The database passwords of services and readers; each is made once."""
-        file = self.root / "passwords.json"
-        passwords: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
-        # A folder of an older version knows fewer roles.
-        if missing := [login for login in LOGINS if login not in passwords]:
+        """The database passwords of services and readers; each made once."""
+        passwords = self.known_passwords()
+        missing = [login for login in LOGINS if login not in passwords]
+        if missing:  # all of them, or those of logins that a newer version has added
             passwords |= {login: secrets.token_urlsafe(24) for login in missing}
-            write_private(file, json.dumps(passwords))
+            write_private(self._password_file, json.dumps(passwords))
+        return passwords
+
+    def known_passwords(self) -> dict[str, str]:
+        """Those that have been made; looking changes nothing."""
+        try:
+            passwords: dict[str, str] = json.loads(self._password_file.read_text())
+        except FileNotFoundError:
+            return {}
         return passwords
 
     def callback_secret(self) -> str:

@@ -13,6 +13,7 @@ from services.local.bootstrap import bootstrap, describe, ensure_database, servi
 from services.local.errors import LocalError
 from services.local.kept_postgres import KeptPostgres
 from services.local.layout import (
+    AUDITOR_VARIABLE,
     DASHBOARD,
     HOST,
     METRICS_PORT_VARIABLE,
@@ -30,7 +31,7 @@ DATABASE_NAME = "glossa"
 TOKENS_EVERY = timedelta(hours=1)
 # Who calls others stops before those it calls.
 STOP_ORDER = ("worker", "cache", "quota", "registry")
-# Only who asks the model needs its key, and only we need the address of the whole database.
+# Only who asks the model needs its key, and nobody else's address of the database is theirs.
 MODEL_SECRETS = {"OPENAI_API_KEY"}
 MODEL_USERS = {"cache", "worker"}
 # Who may see the admin page here unless told.
@@ -118,7 +119,7 @@ def service_environment(
     plan: SuitePlan, service: str, database_url: str, dashboard_url: str = ""
 ) -> dict[str, str]:
     """Everything a service reads from its environment."""
-    hidden = {"DATABASE_URL", CALLBACK_SECRET, ADMIN_EMAILS, DASHBOARD_URL}
+    hidden = {"DATABASE_URL", AUDITOR_VARIABLE, CALLBACK_SECRET, ADMIN_EMAILS, DASHBOARD_URL}
     hidden |= set() if service in MODEL_USERS else MODEL_SECRETS
     inherited = {name: value for name, value in plan.environment.items() if name not in hidden}
     addresses = plan.ports.addresses().items()

@@ -48,8 +48,11 @@ class Batcher(Generic[Item, Result]):
 
     async def _send_all(self) -> None:
         try:
-            while batch := self._take_batch():
-                await self._send_batch(batch)
+            while self._waiting:
+                # Who has arrived at the same moment, and has yet to be taken up, travels along.
+                await asyncio.sleep(0)
+                if batch := self._take_batch():
+                    await self._send_batch(batch)
         finally:
             self._sending = None
 

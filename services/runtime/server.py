@@ -1,6 +1,7 @@
 """A service process: health, reflection, metrics, limits, and a clean end on SIGTERM."""
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ import structlog
 from cryptography.exceptions import UnsupportedAlgorithm
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
@@ -48,7 +49,7 @@ class Servicer:
 
     name: str
     handler: Any
-    add: Callable[[Any, grpc.aio.Server], None]
+    add: Callable[[Any, Any], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +120,20 @@ async def _serve_until_told(service: str, config: Settings, compose: Compose[Set
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     async with running(service, config, compose) as here:
         log.info("serving", address=here.address, metrics=here.metrics_address)
+        _spare_the_collector()
         await told.wait()
         log.info("draining")
     log.info("stopped")
+
+
+def _spare_the_collector() -> None:
+    """What exists by now stays, so looking through it again and again is a waste.
+
+    Calls leave no cycles behind; with the usual threshold a tenth of the time goes into looking.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def _build_server(
@@ -133,7 +145,6 @@ def _build_server(
         metrics=request_metrics(service),
     )
     server = grpc.aio.server(
-        interceptors=[guard],
         maximum_concurrent_rpcs=config.max_concurrent_rpcs,
         options=[
             # Otherwise a second server on a taken port binds silently.
@@ -151,11 +162,13 @@ def _build_server(
             ("grpc.keepalive_permit_without_calls", 1),
         ],
     )
+    guarded = guard.before(server)
     for servicer in servicers:
-        servicer.add(servicer.handler, server)
+        servicer.add(servicer.handler, guarded)
     if config.reflection:
         names = [servicer.name for servicer in servicers]
-        reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+        reflected = reflection.aio.ReflectionServicer([*names, reflection.SERVICE_NAME])
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, guarded)
     return server
 
 
@@ -176,6 +189,7 @@ async def _add_health(
     server: grpc.aio.Server, servicers: Sequence[Servicer]
 ) -> health.aio.HealthServicer:
     status = health.aio.HealthServicer()
+    # Past the guard: probes have no token, and health tells nothing about anybody.
     health_pb2_grpc.add_HealthServicer_to_server(status, server)
     for name in ("", *(servicer.name for servicer in servicers)):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -1,5 +1,6 @@
 """Documents for benchmarks, uploaded as a gateway would."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,6 +8,10 @@ import grpc
 import pymupdf
 from glossa.registry.v1 import registry_pb2
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
+
+from tests.bench.stand import Stand
+
+UPLOADS_AT_ONCE = 16
 
 
 def lecture(pages: int) -> bytes:
@@ -31,3 +36,15 @@ async def upload(
 
     response = await registry.UploadDocument(parts(), metadata=bearer)
     return response.file.pdf_hash
+
+
+async def hold_by_all(stand: Stand, users: int, content: bytes) -> str:
+    """The hash of a document that so many users hold, `user-0` and so on."""
+    registry = RegistryServiceStub(await stand.channel("registry"))
+    bearer, gate = stand.bearer("gateway"), asyncio.Semaphore(UPLOADS_AT_ONCE)
+
+    async def hold(user: int) -> str:
+        async with gate:
+            return await upload(registry, bearer, user=f"user-{user}", content=content)
+
+    return (await asyncio.gather(*(hold(user) for user in range(users))))[0]

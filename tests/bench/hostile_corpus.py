@@ -17,14 +17,15 @@ import grpc
 from glossa.registry.v1 import registry_pb2 as pb
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
-from services.local.bootstrap import bootstrap, ensure_database, service_url
+from services.local.bootstrap import bootstrap, ensure_database
+from services.local.layout import SERVICES
 from services.local.postgres import EmbeddedPostgres
 from services.registry.__main__ import compose
 from services.registry.config import Config
 from services.runtime.auth import generate_keys
 from services.runtime.logging import configure_logging
 from services.runtime.server import running
-from tests.bench.registry_process import PASSWORDS, resident_bytes
+from tests.bench.memory import resident_bytes
 from tests.registry.client import Registry
 from tests.registry.hostile import CORPUS
 from tests.registry.test_upload import hash_of
@@ -72,9 +73,9 @@ async def registry_here() -> AsyncIterator[Registry]:
         keys = Keys.make(folder, *generate_keys())
         async with EmbeddedPostgres(folder / "postgres") as postgres:
             url = await ensure_database(postgres.url, "bench")
-            await bootstrap(url, PASSWORDS)
+            urls = await bootstrap(url, dict.fromkeys(SERVICES, "bench"))
             config = Config(
-                database_url=service_url(url, "registry", PASSWORDS["registry"]),
+                database_url=urls["registry"],
                 verify_key_file=keys.verify_key_file,
                 store_url=str(folder / "objects"),
                 spool_dir=folder / "spool",

@@ -3,7 +3,6 @@
 Bar: at least 1.2 times as many a second. The Cache is a process of its own; this one is the worker.
 """
 
-import asyncio
 import statistics
 import sys
 import time
@@ -12,6 +11,7 @@ import asyncpg
 
 from tests.bench.no_op_worker import NoOpWorker, enqueue
 from tests.bench.peer import running_pgqueuer
+from tests.bench.report import Figure, median_ratio, standalone
 from tests.bench.stand import Stand, open_stand
 
 JOBS, ROUNDS, BAR = 20_000, 3, 1.2
@@ -30,7 +30,7 @@ async def measure(stand: Stand, admin: "asyncpg.Connection[asyncpg.Record]") -> 
     return JOBS / seconds
 
 
-async def main() -> int:
+async def run() -> list[Figure]:
     ours, theirs = [], []
     async with open_stand() as stand, running_pgqueuer(stand) as peer:
         await stand.start("cache")
@@ -39,13 +39,20 @@ async def main() -> int:
             ours.append(await measure(stand, admin))
             [seconds] = await peer.measure(drain=JOBS)
             theirs.append(JOBS / seconds)
-            print(f"  cache {ours[-1]:8,.0f}/s   pgqueuer {theirs[-1]:8,.0f}/s", flush=True)
         await admin.close()
-    ratio = statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
-    verdict = "ok" if ratio >= BAR else "MISSED"
-    print(f"row 4  queue: {ratio:.2f} x pgqueuer (bar {BAR}): {verdict}")
-    return 0 if ratio >= BAR else 1
+    return [
+        Figure(
+            row=4,
+            what="lease and complete no-op jobs, fenced, results stored",
+            ours=f"{statistics.median(ours):,.0f}/s",
+            reference=f"pgqueuer {statistics.median(theirs):,.0f}/s",
+            value=median_ratio(ours, theirs),
+            unit="x",
+            bar=BAR,
+            at_least=True,
+        )
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(standalone(run))

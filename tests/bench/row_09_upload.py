@@ -1,7 +1,6 @@
 """Row 9: uploading 300 MB, against a bare client-stream sink in the same run.
 
 Bar: at least half the sink's speed, and the Registry's resident memory grows by 64 MB at most.
-Run it as `python -m tests.bench.row_09_upload`.
 """
 
 import asyncio
@@ -9,13 +8,17 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 from glossa.registry.v1 import registry_pb2 as pb
+from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 
-from tests.bench.registry_process import BenchedRegistry, benched_registry, most_memory
+from tests.bench.memory import most_memory
+from tests.bench.report import Figure, median_ratio, standalone
+from tests.bench.stand import open_stand
 from tests.registry.pdfs import assembled
 
 ROUNDS = 5
@@ -27,6 +30,7 @@ SINK = "--sink"
 METHOD = "/bench.Sink/Upload"
 
 Sending = Callable[[AsyncIterator[pb.UploadDocumentRequest]], Awaitable[pb.File]]
+Upload = Callable[[AsyncIterator[pb.UploadDocumentRequest]], Awaitable[pb.UploadDocumentResponse]]
 
 
 def large_pdf() -> bytes:
@@ -97,33 +101,54 @@ async def into_sink(upload: Sending, content: bytes) -> float:
     return time.perf_counter() - began
 
 
-async def into_registry(registry: BenchedRegistry, content: bytes) -> float:
+async def into_registry(upload: Upload, chunks: Iterable[bytes]) -> float:
+    async def parts() -> AsyncIterator[pb.UploadDocumentRequest]:
+        header = pb.UploadDocumentRequest.Header(owner=pb.Owner(user_id="bench"))
+        yield pb.UploadDocumentRequest(header=header)
+        for chunk in chunks:
+            yield pb.UploadDocumentRequest(chunk=chunk)
+
     began = time.perf_counter()
-    answer = await registry.upload(pieces(content))
-    assert answer.file.size_bytes == len(content)
+    await upload(parts())
     return time.perf_counter() - began
 
 
-async def main() -> int:
-    ratios, growths, speeds = [], [], []
-    async with sink() as bare, benched_registry() as registry:
-        await registry.upload([b"%PDF-1.4\n" + assembled(SMALL)[9:]])  # everything is loaded
+async def run() -> list[Figure]:
+    sunk, taken, growths = [], [], []
+    async with sink() as bare, open_stand() as stand:
+        registry = await stand.start("registry")
+        stub = RegistryServiceStub(await stand.channel("registry"))
+        upload = partial(stub.UploadDocument, metadata=stand.bearer("gateway"))
+        await into_registry(upload, [assembled(SMALL)])  # everything is loaded
         async with most_memory(registry.pid) as most:
             before = most[0]
             for _ in range(ROUNDS):
                 content = large_pdf()
-                sink_seconds = await into_sink(bare, content)
-                own_seconds = await into_registry(registry, content)
-                ratios.append(sink_seconds / own_seconds)
-                speeds.append(len(content) / own_seconds / 1e6)
+                sunk.append(await into_sink(bare, content))
+                taken.append(await into_registry(upload, pieces(content)))
                 growths.append((most[0] - before) / 1e6)
-    ratio, growth = statistics.median(ratios), max(growths)
-    print(
-        f"row 9  upload of {SIZE_BYTES // 10**6} MB: {statistics.median(speeds):.0f} MB/s, "
-        f"{ratio:.2f} x a bare sink (bar {LEAST_SPEED}), "
-        f"memory + {growth:.0f} MB over {ROUNDS} uploads (bar {MOST_GROWTH_MB})"
-    )
-    return int(ratio < LEAST_SPEED or growth > MOST_GROWTH_MB)
+    return [
+        Figure(
+            row=9,
+            what=f"upload of {SIZE_BYTES / 1e6:.0f} MB",
+            ours=f"{SIZE_BYTES / statistics.median(taken) / 1e6:.0f} MB/s",
+            reference=f"bare sink {SIZE_BYTES / statistics.median(sunk) / 1e6:,.0f} MB/s",
+            value=median_ratio(sunk, taken),
+            unit="x",
+            bar=LEAST_SPEED,
+            at_least=True,
+        ),
+        Figure(
+            row=9,
+            what=f"memory growth over {ROUNDS} uploads",
+            ours=f"{max(growths):.0f} MB",
+            reference="",
+            value=max(growths),
+            unit="MB",
+            bar=MOST_GROWTH_MB,
+            at_least=False,
+        ),
+    ]
 
 
 SMALL = (
@@ -133,4 +158,4 @@ SMALL = (
 )
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(serve_sink() if SINK in sys.argv else main()))
+    sys.exit(asyncio.run(serve_sink()) if SINK in sys.argv else standalone(run))

@@ -1,7 +1,7 @@
-"""Row 14, the half of the Worker: resident memory when idle, and with 5,000 watchers.
+"""Row 14: resident memory when idle, and with 5,000 watchers.
 
-Bars: 150 MB idle, 50 kB a watcher. 5,000 streams of one process over 500 generations; then every
-page gets ready, and everybody must have been told everything.
+Bars: 150 MB idle for each service, 50 kB a watcher. 5,000 streams of one process over 500
+generations; then every page gets ready, and everybody must have been told everything.
 """
 
 import asyncio
@@ -9,26 +9,28 @@ import sys
 
 import asyncpg
 
+from tests.bench.memory import resident_bytes
+from tests.bench.report import Figure, standalone
 from tests.bench.stand import UNLIMITED, open_stand
-from tests.bench.watchers import Line, resident_bytes
+from tests.bench.watchers import Line
 
 WATCHERS, GENERATIONS, CHANNELS = 5_000, 500, 20
 GAP_SECONDS = 0.02
 BAR_IDLE, BAR_EACH = 150_000_000, 50_000
 
 
-async def main() -> int:
+async def run() -> list[Figure]:
     async with open_stand() as stand:
-        await asyncio.gather(stand.start("registry"), stand.start("quota", UNLIMITED))
-        await stand.start("cache")
-        worker = await stand.start("worker")
+        services = await stand.start_all({"quota": UNLIMITED})
+        idle = {name: resident_bytes(service.pid) for name, service in services.items()}
+        worker = services["worker"]
         admin = await asyncpg.connect(stand.admin_url)
         line = Line(stand, admin)
         await line.open()
         generations = await line.ask(GENERATIONS)
-        idle = resident_bytes(worker.pid)
+        before = resident_bytes(worker.pid)
         watchers = await line.watch(generations, WATCHERS, CHANNELS)
-        each = (resident_bytes(worker.pid) - idle) / WATCHERS
+        each = (resident_bytes(worker.pid) - before) / WATCHERS
         following = [asyncio.create_task(watcher.follow()) for watcher in watchers]
         for generation_id in generations:
             await line.let_go(generation_id)
@@ -36,14 +38,30 @@ async def main() -> int:
         await asyncio.gather(*following)
         whole = all(watcher.is_whole for watcher in watchers)
         await admin.close()
-    passed = idle <= BAR_IDLE and each <= BAR_EACH and whole
-    print(
-        f"row 14 worker: idle {idle / 1e6:.0f} MB (bar {BAR_IDLE / 1e6:.0f}),"
-        f" {each / 1e3:.1f} kB for each of {WATCHERS} watchers (bar {BAR_EACH / 1e3:.0f}),"
-        f" {'nothing lost' if whole else 'EVENTS LOST'}: {'ok' if passed else 'MISSED'}"
-    )
-    return 0 if passed else 1
+    return [
+        Figure(
+            row=14,
+            what="resident memory of the largest service, idle",
+            ours=", ".join(f"{name} {size / 1e6:.0f}" for name, size in idle.items()) + " MB",
+            reference="",
+            value=max(idle.values()) / 1e6,
+            unit="MB",
+            bar=BAR_IDLE / 1e6,
+            at_least=False,
+        ),
+        Figure(
+            row=14,
+            what=f"memory for each of {WATCHERS:,} watchers",
+            ours=f"{each / 1e3:.1f} kB",
+            reference="",
+            value=each / 1e3,
+            unit="kB",
+            bar=BAR_EACH / 1e3,
+            at_least=False,
+            broken="" if whole else "events were lost",
+        ),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    sys.exit(standalone(run))

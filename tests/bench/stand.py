@@ -1,5 +1,6 @@
 """Where benchmarks run: an embedded Postgres that really writes, and services as own processes."""
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -13,7 +14,7 @@ import grpc
 
 from services.local.bootstrap import bootstrap, ensure_database
 from services.local.free_ports import free_ports
-from services.local.layout import HOST
+from services.local.layout import HOST, SERVICES
 from services.local.postgres import EmbeddedPostgres
 from services.local.processes import KeptService, ServiceSpec
 from services.local.state import State
@@ -34,16 +35,25 @@ class Stand:
     addresses: dict[str, str]
     stack: AsyncExitStack
 
-    def bearer(self, *scopes: str) -> grpc.aio.Metadata:
-        token = self.plan.state.signer().sign(
+    def token(self, *scopes: str) -> str:
+        return self.plan.state.signer().sign(
             subject="bench", scopes=scopes, lifetime=timedelta(hours=1)
         )
-        return grpc.aio.Metadata(("authorization", f"Bearer {token}"))
+
+    def bearer(self, *scopes: str) -> grpc.aio.Metadata:
+        return grpc.aio.Metadata(("authorization", f"Bearer {self.token(*scopes)}"))
 
     async def channel(self, name: str) -> grpc.aio.Channel:
         return await self.stack.enter_async_context(
             grpc.aio.insecure_channel(self.addresses[name], [("grpc.use_local_subchannel_pool", 1)])
         )
+
+    async def start_all(
+        self, settings: Mapping[str, Mapping[str, object]]
+    ) -> dict[str, KeptService]:
+        """The four services, as `glossa up` starts them."""
+        started = await asyncio.gather(*(self.start(name, settings.get(name)) for name in SERVICES))
+        return dict(zip(SERVICES, started, strict=True))
 
     async def start(
         self, service: str, settings: Mapping[str, object] | None = None, *, name: str = ""
@@ -71,8 +81,8 @@ class Stand:
 
 
 @asynccontextmanager
-async def open_stand() -> AsyncIterator[Stand]:
-    """A database of its own with every table made; it is gone afterwards."""
+async def open_stand(**options: str) -> AsyncIterator[Stand]:
+    """A database of its own with every table made, gone afterwards; options are Postgres's."""
     with tempfile.TemporaryDirectory(prefix="glossa-bench-") as folder:
         plan = SuitePlan(
             state=State(Path(folder)), ports=free_ports(), environment=dict(os.environ)
@@ -82,7 +92,9 @@ async def open_stand() -> AsyncIterator[Stand]:
         async with AsyncExitStack() as stack:
             # fsync stays on, as in production; when a transaction committed can be asked for.
             postgres = await stack.enter_async_context(
-                EmbeddedPostgres(plan.state.postgres, options={"track_commit_timestamp": "on"})
+                EmbeddedPostgres(
+                    plan.state.postgres, options={"track_commit_timestamp": "on", **options}
+                )
             )
             admin_url = await ensure_database(postgres.url, "glossa")
             urls = await bootstrap(admin_url, plan.state.passwords())

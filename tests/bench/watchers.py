@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -134,10 +133,3 @@ def _pages(count: int) -> bytes:
         text = f"Entropy number {number} is a measure of disorder. {uuid4().hex}"
         document.new_page().insert_text((72, 72), text)
     return bytes(document.tobytes())
-
-
-def resident_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"process {pid} has no resident memory")

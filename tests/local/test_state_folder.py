@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from services.local.errors import LocalError
-from services.local.layout import LOGINS, SERVICES, Ports, ports_from, suite_addresses
-from services.local.state import SERVICE_TOKENS, State
+from services.local.layout import LOGINS, Ports, ports_from, suite_addresses
+from services.local.state import SERVICE_TOKENS, State, write_private
 from services.runtime.auth import TokenVerifier
 
 
@@ -37,6 +37,18 @@ def test_nobody_else_may_list_the_folder_or_read_a_secret(state: State) -> None:
     assert {mode(path) for path in state.root.iterdir() if path.is_dir()} == {0o700}
 
 
+def test_a_login_that_a_newer_version_has_gets_its_password(state: State) -> None:
+    assert state.known_passwords() == {}
+    old = {"registry": "a", "cache": "b", "quota": "c", "worker": "d"}
+    write_private(state.root / "passwords.json", json.dumps(old))
+
+    passwords = state.passwords()
+
+    assert passwords.items() > old.items()
+    assert passwords.keys() - old.keys() == {"auditor", "dashboard"}
+    assert state.passwords() == state.known_passwords() == passwords
+
+
 def test_keys_and_passwords_are_made_once(state: State) -> None:
     key, passwords = state.signing_key_file.read_bytes(), state.passwords()
 
@@ -45,17 +57,6 @@ def test_keys_and_passwords_are_made_once(state: State) -> None:
     assert state.signing_key_file.read_bytes() == key
     assert state.passwords() == passwords
     assert len(set(passwords.values())) == len(LOGINS)
-
-
-def test_a_folder_of_an_older_version_gets_the_passwords_it_lacks(state: State) -> None:
-    old = {service: f"old-{service}" for service in SERVICES}
-    (state.root / "passwords.json").write_text(json.dumps(old))
-
-    passwords = state.passwords()
-
-    assert set(passwords) == set(LOGINS)
-    assert passwords.items() >= old.items()
-    assert state.passwords() == passwords
 
 
 def test_a_key_pair_that_was_left_unfinished_is_made_anew(state: State) -> None:
