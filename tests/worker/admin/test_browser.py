@@ -171,13 +171,14 @@ async def test_light_and_dark_can_be_switched_and_are_remembered(
     await seed_fortnight(superuser, datetime.now(UTC).date())
     background = "getComputedStyle(document.body).backgroundColor"
     async with opened(browser, pages.url, color_scheme="dark") as window:
+        canvases = window.page.locator("figure.chart canvas")
         await window.sign_in(pages.token())
+        await expect(canvases).to_have_count(len(CHARTS))
         dark = await window.page.evaluate(background)
         await window.page.get_by_label("Change between light and dark").click()
         light = await window.page.evaluate(background)
         await window.page.reload()
         kept = await window.page.evaluate(background)
-        canvases = window.page.locator("figure.chart canvas")
         await expect(canvases).to_have_count(len(CHARTS))
 
     assert dark != light
