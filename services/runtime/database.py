@@ -153,13 +153,17 @@ async def open_database(
     pool_size: int = 10,
     statement_seconds: float = STATEMENT_SECONDS,
     lock_seconds: float = LOCK_SECONDS,
-    lazily: bool = False,
+    beside_another: bool = False,
 ) -> AsyncIterator[Database]:
-    """Connect, or say in one sentence why not; `lazily` waits for the first who needs it."""
+    """Connect, or say in one sentence why not.
+
+    A pool beside another connects when somebody needs it, and exports no metrics: the service can
+    do without it.
+    """
     try:
         pool = await asyncpg.create_pool(
             url,
-            min_size=0 if lazily else 1,
+            min_size=0 if beside_another else 1,
             max_size=pool_size,
             timeout=CONNECT_SECONDS,
             command_timeout=statement_seconds,
@@ -179,7 +183,7 @@ async def open_database(
             reason="DATABASE_UNAVAILABLE",
             retry_after=RETRY_AFTER,
         ) from error
-    database = Database(pool, pool_metrics(application_name))
+    database = Database(pool, pool_metrics(application_name, exported=not beside_another))
     try:
         async with periodic(
             "count_connections", every=COUNT_EVERY, run_once=database.count_connections

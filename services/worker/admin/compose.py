@@ -38,7 +38,7 @@ async def open_pages(config: Config, letters: DeadLetters) -> AsyncIterator[ASGI
             pool_size=POOL,
             statement_seconds=STATEMENT_SECONDS,
             lock_seconds=LOCK_SECONDS,
-            lazily=True,
+            beside_another=True,
         ) as database,
         open_others(config) as others,
     ):
