@@ -11,7 +11,7 @@ $(shell rm -f $(VENV)/.installed)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test demo faults bench bench-peers lint format docs lock contract clean
+.PHONY: help setup run test demo faults audit bench bench-peers lint format docs lock contract clean
 
 help: ## List every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +27,12 @@ test: setup ## Run the whole test suite on embedded parts, in parallel
 demo: setup ## Two users, one PDF: watch the first generate live and the second get it at once
 	@$(BIN)/glossa demo
 
-faults: setup ## The large budgets: 20,000 examples of the protocol model, every rare trace searched for
-	@GLOSSA_MODEL_EXAMPLES=20000 $(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} tests/protocol $(PYTEST_ARGS)
+faults: setup ## The large budgets: 20,000 examples of the protocol model, every rare trace, hostile messages by the thousand
+	@GLOSSA_MODEL_EXAMPLES=20000 GLOSSA_FUZZ_EXAMPLES=100 $(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} \
+		tests/protocol tests/security --timeout 1200 $(PYTEST_ARGS)
+
+audit: setup ## Known vulnerabilities in what requirements.lock pins; asks the advisory service, so it needs the network
+	@$(BIN)/pip-audit --requirement requirements.lock --disable-pip --require-hashes --strict --progress-spinner off
 
 bench: setup bench-peers ## How fast, against limits and peers, in one table; ROWS="1 4" for some (needs a quiet machine)
 	@$(BIN)/python -m tests.bench $(ROWS)

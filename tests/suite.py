@@ -76,13 +76,20 @@ class Suite:
     cache_config: CacheConfig | None = None
     # Where the worker serves metrics and pages.
     pages: str = ""
+    # What is shown to, and believed of, services that speak TLS.
+    credentials: grpc.ChannelCredentials | None = None
     _channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
 
     def channel(self, service: str) -> grpc.aio.Channel:
         if service not in self._channels:
-            self._channels[service] = grpc.aio.insecure_channel(self.addresses[service])
+            self._channels[service] = self._connect(self.addresses[service])
             self.exits.push_async_callback(self._channels[service].close)
         return self._channels[service]
+
+    def _connect(self, address: str) -> grpc.aio.Channel:
+        if self.credentials is None:
+            return grpc.aio.insecure_channel(address)
+        return grpc.aio.secure_channel(address, self.credentials)
 
     @property
     def registry(self) -> RegistryServiceStub:

@@ -26,6 +26,7 @@ from services.local.layout import (
 from services.local.processes import KeptService, Report, ServiceSpec
 from services.local.state import State
 from services.runtime.periodic import periodic
+from services.runtime.tls import Tls, tls_in
 
 DATABASE_NAME = "glossa"
 TOKENS_EVERY = timedelta(hours=1)
@@ -48,6 +49,8 @@ class SuitePlan:
     state: State
     ports: Ports
     environment: Mapping[str, str]
+    # What the services encrypt with, and so do we when we look after them.
+    tls: Tls | None
 
     @property
     def database_url(self) -> str:
@@ -82,6 +85,7 @@ def plan_from(environment: Mapping[str, str] | None = None) -> SuitePlan:
         state=State(state_dir_from(environment)),
         ports=ports_from(environment),
         environment=environment,
+        tls=tls_in(environment),
     )
 
 
@@ -190,6 +194,7 @@ def _spec(plan: SuitePlan, service: str, database_url: str, dashboard_url: str) 
         address=plan.ports.address(service),
         environment=service_environment(plan, service, database_url, dashboard_url),
         log_file=Path(plan.state.log_file(service)),
+        tls=plan.tls,
     )
 
 

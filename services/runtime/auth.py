@@ -108,13 +108,14 @@ class TokenVerifier:
         except jwt.PyJWTError:
             raise Unauthenticated("the token is not valid here") from None
         scope, subject, email = claims["scope"], claims["sub"], claims.get("email", "")
-        if not isinstance(scope, str) or not scope or not subject:
+        scopes = frozenset(scope.split()) if isinstance(scope, str) else frozenset()
+        if not scopes or not subject:
             raise Unauthenticated("the token names no subject or scope")
         if not isinstance(email, str):
             raise Unauthenticated("the token names somebody who is no e-mail address")
         return Caller(
             subject=subject,
-            scopes=frozenset(scope.split()),
+            scopes=scopes,
             email=email,
             issued_at=float(claims["iat"]),
             expires_at=float(claims["exp"]),

@@ -18,6 +18,7 @@ from services.runtime.channel import open_channel
 from services.runtime.database import Database, open_database
 from services.runtime.server import CannotStart, Parts, Servicer, run, starting
 from services.runtime.settings import CONVERSION_VERSION
+from services.runtime.tls import tls_of
 from services.worker.attempt import Attempts
 from services.worker.chunk_store import ChunkStore
 from services.worker.clients import Cache, Jobs, Quota, Registry
@@ -127,16 +128,16 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Base]]:
     if config.token_file is None:
         raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's token")
     settings = config.explanation
-    token = TokenFile(config.token_file)
+    token, tls = TokenFile(config.token_file), tls_of(config)
     async with (
         open_database(
             config.database_url.get_secret_value(),
             application_name="worker",
             pool_size=config.database_pool_size,
         ) as database,
-        open_channel(config.registry_address, token) as registry_channel,
-        open_channel(config.cache_address, token) as cache_channel,
-        open_channel(config.quota_address, token) as quota_channel,
+        open_channel(config.registry_address, token, tls=tls) as registry_channel,
+        open_channel(config.cache_address, token, tls=tls) as cache_channel,
+        open_channel(config.quota_address, token, tls=tls) as quota_channel,
         open_explainer(config) as explainer,
     ):
         events, quota = EventStore(database), Quota(quota_channel)

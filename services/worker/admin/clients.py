@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
+import grpc
 from glossa.cache.v1 import cache_pb2, jobs_pb2
 from glossa.cache.v1.cache_pb2_grpc import CacheServiceStub
 from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
@@ -18,6 +19,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from services.runtime.channel import calling, open_channel
 from services.runtime.errors import Unauthenticated
+from services.runtime.tls import tls_of
 from services.worker.admin.values import (
     Days,
     Finding,
@@ -150,11 +152,13 @@ class Others:
 
 @asynccontextmanager
 async def open_others(config: Config) -> AsyncIterator[Others]:
-    token = PassedOn()
+    def channel(address: str) -> grpc.aio.Channel:
+        return open_channel(address, PassedOn(), tls=tls_of(config), deadline_seconds=CALL_SECONDS)
+
     async with (
-        open_channel(config.registry_address, token, deadline_seconds=CALL_SECONDS) as registry,
-        open_channel(config.cache_address, token, deadline_seconds=CALL_SECONDS) as cache,
-        open_channel(config.quota_address, token, deadline_seconds=CALL_SECONDS) as quota,
+        channel(config.registry_address) as registry,
+        channel(config.cache_address) as cache,
+        channel(config.quota_address) as quota,
     ):
         yield Others(registry=registry, cache=cache, quota=quota)
 
