@@ -21,6 +21,7 @@ from services.cache.inspect import InspectGeneration
 from services.cache.invalidate import InvalidateGenerations
 from services.cache.job_handler import JobHandler
 from services.cache.job_store import JobStore
+from services.cache.loss_store import LossStore
 from services.cache.memory import PageMemory, ReadyMemory, ShareMemory
 from services.cache.outbox_store import OutboxStore
 from services.cache.queue import JobBell, Pace
@@ -121,6 +122,8 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
                     retirements=retirements, queue=queue, ready=ready, relay_wake=relaying.wake
                 ),
                 responses=responses,
+                queue=queue,
+                losses=LossStore(database),
             )
             job_handler = JobHandler(
                 JobStore(database, clocks, samples.note_served),

@@ -91,7 +91,18 @@ def _facts(suite: RunningSuite) -> list[tuple[str, str]]:
         ("state", str(suite.plan.state.root)),
         ("logs", str(suite.plan.state.root / "logs")),
         ("token", f"{_program('glossa')} token --scope gateway, or --user alice"),
+        *_admin_page(suite.plan),
     ]
+
+
+def _admin_page(plan: SuitePlan) -> list[tuple[str, str]]:
+    """Where it is, and how to get in."""
+    emails = [email.strip() for email in plan.admin_emails.split(",") if email.strip()]
+    if not emails:
+        return []  # nobody may sign in
+    address = f"http://{plan.ports.metrics_address('worker')}/admin/metrics"
+    token = f"{_program('glossa')} token --admin --email {shlex.quote(emails[0])}"
+    return [("admin page", address), ("", f"sign in with what this prints: {token}")]
 
 
 def _things_to_try(plan: SuitePlan) -> list[str]:

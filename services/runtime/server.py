@@ -6,7 +6,12 @@ import ipaddress
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,6 +63,8 @@ class Parts:
     servicers: Sequence[Servicer]
     # Runs when draining starts, after health says NOT_SERVING: end long streams, stop taking work.
     on_drain: Callable[[], Awaitable[None]] | None = None
+    # What the HTTP port serves instead of /metrics alone; an ASGI application.
+    pages: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +109,7 @@ async def running(
         server, guarded = _build_server(service, config, parts.servicers)
         status = await _add_health(guarded, parts.servicers)
         port = _listen(server, config, tls)
-        with _metrics_port(config) as scraped_port:
+        async with _http_port(config, parts.pages) as scraped_port:
             await server.start()
             try:
                 yield Running(
@@ -197,11 +204,19 @@ async def _add_health(
     return status
 
 
-@contextmanager
-def _metrics_port(config: ServiceSettings) -> Iterator[int]:
-    with ExitStack() as stack:
+@asynccontextmanager
+async def _http_port(config: ServiceSettings, pages: Any) -> AsyncIterator[int]:
+    async with AsyncExitStack() as stack:
         try:
-            port = stack.enter_context(metrics_port(config.host, config.metrics_port))
+            if pages is None:
+                port = stack.enter_context(metrics_port(config.host, config.metrics_port))
+            else:
+                # Imported here: only who has pages needs it.
+                from services.runtime.http import http_port  # noqa: PLC0415
+
+                port = await stack.enter_async_context(
+                    http_port(config.host, config.metrics_port, pages)
+                )
         except OSError as error:
             raise CannotStart(
                 f"cannot serve metrics on {config.host}:{config.metrics_port}"

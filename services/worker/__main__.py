@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import grpc
 from glossa.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
@@ -88,8 +89,26 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             handler=handler,
             add=add_WorkerServiceServicer_to_server,
         )
-        async with watches.running(), upkeep.running(), loop.working():
-            yield Parts(servicers=[servicer], on_drain=drain)
+        async with (
+            watches.running(),
+            upkeep.running(),
+            loop.working(),
+            _pages(config, letters) as pages,
+        ):
+            yield Parts(servicers=[servicer], on_drain=drain, pages=pages)
+
+
+@asynccontextmanager
+async def _pages(config: Config, letters: DeadLetters) -> AsyncIterator[Any]:
+    """The admin pages, where there is a role to read with; /metrics alone otherwise."""
+    if not config.dashboard_database_url.get_secret_value():
+        yield None
+        return
+    # Imported here: a worker that runs once, or without pages, has no use for it.
+    from services.worker.admin.compose import open_pages  # noqa: PLC0415
+
+    async with open_pages(config, letters) as pages:
+        yield pages
 
 
 @dataclass(frozen=True, kw_only=True)
