@@ -24,6 +24,7 @@ from services.runtime.channel import open_channel
 from services.runtime.errors import GlossaError
 from services.runtime.migrate import read_migrations
 from services.runtime.server import CannotStart
+from services.runtime.tls import Mesh, Tls, TlsMisconfigured
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[Any]
@@ -44,6 +45,7 @@ class Surroundings:
     state: State | None
     addresses: Mapping[str, str]
     store_url: str
+    tls: Tls | Mesh | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +108,9 @@ def probes(around: Surroundings, connect: Callable[[], "Connection"]) -> list[Pr
     ]
 
 
-def service_probes(addresses: Mapping[str, str]) -> list[Probe]:
+def service_probes(around: Surroundings) -> list[Probe]:
     """Whoever is away is waited for, so these are better made at once."""
-    return [_service(service, address) for service, address in addresses.items()]
+    return [_service(service, address, around.tls) for service, address in around.addresses.items()]
 
 
 async def look_at_python() -> str:
@@ -129,9 +131,13 @@ async def look_at_state(state: State) -> str:
     return str(state.root)
 
 
-async def look_at_service(address: str) -> str:
+async def look_at_service(address: str, tls: Tls | Mesh | None) -> str:
     # Asked as every client asks; health needs no token.
-    async with open_channel(address, _NoToken()) as channel:
+    try:
+        opened = open_channel(address, _NoToken(), tls=tls)
+    except TlsMisconfigured as error:
+        raise CannotCheck(str(error), next_step="deploy/README.md tells of GLOSSA_TLS_*") from None
+    async with opened as channel:
         if not await is_serving(channel):
             raise CannotCheck(f"{address} does not answer", next_step="start it: `make run`")
     return address
@@ -214,11 +220,11 @@ def _state_folder(state: State) -> Probe:
     )
 
 
-def _service(service: str, address: str) -> Probe:
+def _service(service: str, address: str, tls: Tls | Mesh | None) -> Probe:
     return Probe(
         name=f"{service}_answers",
         promise=f"The {service} service is healthy.",
-        look=lambda: look_at_service(address),
+        look=lambda: look_at_service(address, tls),
     )
 
 

@@ -69,7 +69,7 @@ class Visit:
         return lambda: connection
 
     async def _environment(self, connect: Callable[[], "Connection"]) -> list[Check]:
-        services = self._meant(service_probes(self.around.addresses))
+        services = self._meant(service_probes(self.around))
         answers = await asyncio.gather(*(probe.check() for probe in services))
         # One connection answers one question at a time.
         others = self._meant(probes(self.around, connect))
@@ -120,6 +120,7 @@ def plan_visit(
         state=None if environment.get(AUDITOR_VARIABLE) else plan.state,
         addresses=addresses,
         store_url=plan.store_url,
+        tls=plan.tls,
     )
     visit = Visit(around=around, bounds=bounds, environment=environment, only=only)
     _refuse_unknown(visit, only)
@@ -135,7 +136,7 @@ def _refuse_unknown(visit: Visit, only: Collection[str]) -> None:
         raise AssertionError("only names are wanted")
 
     names = [one.name for one in every_invariant()]
-    around = (*probes(visit.around, nothing), *service_probes(visit.around.addresses))
+    around = (*probes(visit.around, nothing), *service_probes(visit.around))
     names += [probe.check_name for probe in around]
     for wanted in only:
         if not any(is_meant(name, {wanted}) for name in names):

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.local.errors import LocalError
 from services.local.tether import tethered
-from services.runtime.tls import Tls
+from services.runtime.tls import Mesh, Tls
 from services.runtime.transport import open_transport
 
 READY_SECONDS = 30.0
@@ -36,7 +36,7 @@ class ServiceSpec:
     address: str
     environment: Mapping[str, str]
     log_file: Path
-    tls: Tls | None = None
+    tls: Tls | Mesh | None = None
 
 
 class KeptService:

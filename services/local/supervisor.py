@@ -26,7 +26,7 @@ from services.local.layout import (
 from services.local.processes import KeptService, Report, ServiceSpec
 from services.local.state import State
 from services.runtime.periodic import periodic
-from services.runtime.tls import Tls, tls_in
+from services.runtime.tls import Mesh, Tls, tls_in
 
 DATABASE_NAME = "glossa"
 TOKENS_EVERY = timedelta(hours=1)
@@ -50,7 +50,7 @@ class SuitePlan:
     ports: Ports
     environment: Mapping[str, str]
     # What the services encrypt with, and so do we when we look after them.
-    tls: Tls | None
+    tls: Tls | Mesh | None
 
     @property
     def database_url(self) -> str:

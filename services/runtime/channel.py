@@ -11,7 +11,7 @@ import grpc
 from services.runtime import request, tracing
 from services.runtime.errors import DependencyDown, DependencyFailed
 from services.runtime.status import from_call
-from services.runtime.tls import Tls
+from services.runtime.tls import Mesh, Tls
 from services.runtime.transport import ForwardingChannel, open_transport
 
 DEFAULT_DEADLINE_SECONDS = 5.0
@@ -53,7 +53,7 @@ def open_channel(
     address: str,
     token: TokenSource,
     *,
-    tls: Tls | None = None,
+    tls: Tls | Mesh | None = None,
     deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
     max_message_bytes: int = 16 * 1024 * 1024,
     sent_once: Sequence[str] = (),

@@ -18,23 +18,30 @@ import grpc
 import structlog
 
 from services.runtime import request, tracing
-from services.runtime.auth import TokenVerifier
+from services.runtime.auth import SERVICE_SCOPES, TokenVerifier
 from services.runtime.errors import Forbidden, GlossaError, InvalidInput, Unauthenticated
-from services.runtime.messages import Receive, all_messages, hear_out, only_message, tolerant
+from services.runtime.messages import (
+    Receive,
+    all_messages,
+    hear_out,
+    only_message,
+    prompt_messages,
+    tolerant,
+)
 from services.runtime.metrics import MethodMetrics, RequestMetrics
 from services.runtime.status import status_code, trailing_metadata
 
 log = structlog.get_logger()
 
-# Probes have no token, and health tells nothing about anybody; watching it for long needs one.
+# Probes have no token, and health tells nothing about anybody.
 OPEN_METHOD = "/grpc.health.v1.Health/Check"
-# How long somebody without a token may take to say what they want.
-OPEN_SECONDS = 5.0
-# Any good token may ask what the contract is, and how we are.
-FOR_ANY_TOKEN = ("/grpc.reflection.", "/grpc.health.v1.Health/")
+# Watching it holds a place for as long as one likes, so it is not for the many.
+WATCH_METHOD = "/grpc.health.v1.Health/Watch"
+# Any good token may ask what the contract is.
+REFLECTION = "/grpc.reflection."
 
 # What our own services call themselves.
-SERVICE_SCOPES = frozenset({"registry", "cache", "worker"})
+OWN_SCOPES = frozenset({"registry", "cache", "worker"})
 
 # On a handler's method: how its messages are read, where parsing all of them would cost too much,
 # and that its answers may be bytes already.
@@ -79,7 +86,7 @@ class CallGuard:
         self, *, verifier: TokenVerifier, policies: Policies, metrics: RequestMetrics
     ) -> None:
         self._verifier = verifier
-        self._policies = policies
+        self._policies = {**policies, WATCH_METHOD: SERVICE_SCOPES}
         self._metrics = metrics
 
     def before(self, server: grpc.aio.Server) -> "GuardedServer":
@@ -94,7 +101,9 @@ class CallGuard:
         asked = "stream" if handler.request_streaming else "unary"
         told = "stream" if handler.response_streaming else "unary"
         behaviour = getattr(handler, f"{asked}_{told}")
-        receive = all_messages if handler.request_streaming else only_message
+        receive: Receive = all_messages if handler.request_streaming else only_message
+        if method.startswith(REFLECTION):
+            receive = prompt_messages
         guarded: Callable[[Any, Context], Any]
         if method == OPEN_METHOD:
             guarded = _open(behaviour)
@@ -124,9 +133,7 @@ class CallGuard:
                 self._admit(call, context)
                 answer = await behaviour(await receive(messages, context), context)
             except BaseException as error:
-                if isinstance(error, GlossaError) and receive is all_messages:
-                    await hear_out(messages)
-                await call.fail(error, context)
+                await call.fail(error, context, messages if receive is all_messages else None)
                 raise
             call.end("OK")
             return answer
@@ -169,10 +176,10 @@ class CallGuard:
             raise Unauthenticated("send a token as 'authorization: Bearer …' metadata")
         caller = self._verifier.verify(token)
         allowed = self._policies.get(method, frozenset())
-        if not caller.scopes & allowed and not method.startswith(FOR_ANY_TOKEN):
+        if not caller.scopes & allowed and not method.startswith(REFLECTION):
             raise Forbidden(f"this token may not call {method}")
         request.caller.set(caller)
-        call.trace(_text(metadata.get(tracing.TRACEPARENT_HEADER)), caller)
+        call.admit(_text(metadata.get(tracing.TRACEPARENT_HEADER)), caller)
 
 
 class GuardedServer:
@@ -200,10 +207,7 @@ def _open(behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[..., 
 
     async def opened(messages: AsyncIterable[Any], context: Context) -> Any:
         try:
-            async with asyncio.timeout(OPEN_SECONDS):
-                return await behaviour(await only_message(messages, context), context)
-        except TimeoutError:
-            await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked", ())
+            return await behaviour(await only_message(messages, context), context)
         except InvalidInput as error:
             await _abort(context, status_code(error), error.message, trailing_metadata(error))
 
@@ -218,10 +222,12 @@ class _Call:
         self._metrics = metrics
         self._started = time.perf_counter()
         self._span: tracing.ServedCall | None = None
+        self._admitted = False
 
-    def trace(self, parent: str, caller: request.Caller) -> None:
+    def admit(self, parent: str, caller: request.Caller) -> None:
         """Whoever comes from outside begins a trace; what services do by themselves is none."""
-        may_begin = not caller.scopes & SERVICE_SCOPES
+        self._admitted = True
+        may_begin = not caller.scopes & OWN_SCOPES
         self._span = tracing.served_call(self.method, parent, may_begin=may_begin)
 
     def end(self, code: str, reason: str = "") -> None:
@@ -239,10 +245,20 @@ class _Call:
         if self._span is not None:
             self._span.end(code, reason)
 
-    async def fail(self, error: BaseException, context: Context) -> None:
-        """Record the failure and answer it; returns only for errors that must go on up."""
+    async def fail(
+        self,
+        error: BaseException,
+        context: Context,
+        unheard: AsyncIterable[Any] | None = None,
+    ) -> None:
+        """Record the failure and answer it; returns only for errors that must go on up.
+
+        Who was let in is heard out first; a stranger, who would hold a place by it, is not.
+        """
         if isinstance(error, GlossaError):
             self.end(error.code, reason=error.reason)
+            if unheard is not None and self._admitted:
+                await hear_out(unheard)
             await _abort(context, status_code(error), error.message, trailing_metadata(error))
         elif isinstance(error, asyncio.CancelledError | GeneratorExit):
             self.end("CANCELLED")

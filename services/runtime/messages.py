@@ -14,6 +14,11 @@ from services.runtime.errors import InvalidInput
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 * 1024 * 1024
 
+# How long a caller may take to say the one thing a call is about, and between two of a stream
+# that holds no work of ours: otherwise silence takes up all places.
+MESSAGE_SECONDS = 5.0
+SILENCE_SECONDS = 30.0
+
 # What a handler gets to see of the messages of a call.
 Receive = Callable[[AsyncIterable[Any], Any], Awaitable[Any]]
 
@@ -45,7 +50,13 @@ def tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], An
 
 async def only_message(_: AsyncIterable[Any], context: Any) -> Any:
     """The message of a unary call; read by hand, which is quicker than a loop over one."""
-    message = await context.read()
+    try:
+        async with asyncio.timeout(MESSAGE_SECONDS):
+            message = await context.read()
+    except TimeoutError:
+        raise InvalidInput(
+            f"nothing was asked: send the message within {MESSAGE_SECONDS:.0f} s of the call"
+        ) from None
     if message is grpc.aio.EOF:
         raise InvalidInput("the call ended without a message")
     return _decoded(message)
@@ -57,6 +68,25 @@ async def all_messages(messages: AsyncIterable[Any], _: Any) -> AsyncIterator[An
 
 async def _decoded_stream(messages: AsyncIterable[Any]) -> AsyncIterator[Any]:
     async for message in messages:
+        yield _decoded(message)
+
+
+async def prompt_messages(messages: AsyncIterable[Any], _: Any) -> AsyncIterator[Any]:
+    """All messages of who does not let us wait for them."""
+    return _prompt_stream(aiter(messages))
+
+
+async def _prompt_stream(messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                message = await anext(messages)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise InvalidInput(
+                f"nothing was asked for {SILENCE_SECONDS:.0f} s; ask in a new call"
+            ) from None
         yield _decoded(message)
 
 

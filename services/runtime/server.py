@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import ipaddress
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -32,7 +31,16 @@ from services.runtime.logging import configure_logging
 from services.runtime.loop_lag import loop_lag, watching_the_loop
 from services.runtime.metrics import build_info, metrics_port, request_metrics
 from services.runtime.settings import ServiceSettings
-from services.runtime.tls import CA_FILE, CERT_FILE, KEY_FILE, Tls, TlsMisconfigured, tls_of
+from services.runtime.tls import (
+    CA_FILE,
+    CERT_FILE,
+    KEY_FILE,
+    Mesh,
+    Tls,
+    TlsMisconfigured,
+    refuse_plain_text,
+    tls_of,
+)
 from services.runtime.tracing import TracingNotInstalled, tracing
 
 log = structlog.get_logger()
@@ -234,32 +242,22 @@ def _verifier(key_file: Path) -> TokenVerifier:
         ) from None
 
 
-def _transport(config: ServiceSettings) -> Tls | None:
+def _transport(config: ServiceSettings) -> Tls | Mesh | None:
     """How we are spoken to; plain text leaves the machine only where somebody said it may."""
     tls = tls_of(config)
-    if tls is None and not _is_loopback(config.host) and not config.allow_plaintext:
-        raise CannotStart(
-            f"GLOSSA_HOST {config.host} can be reached from other machines: set {CERT_FILE},"
-            f" {KEY_FILE} and {CA_FILE}, or GLOSSA_ALLOW_PLAINTEXT=true where a mesh encrypts"
-        )
-    if tls is not None and not tls.can_serve:
+    if tls is None:
+        refuse_plain_text(f"GLOSSA_HOST {config.host}", config.host)
+    if isinstance(tls, Tls) and not tls.can_serve:
         raise CannotStart(f"{CA_FILE} is set without {CERT_FILE} and {KEY_FILE}; set all three")
     return tls
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _listen(server: grpc.aio.Server, config: ServiceSettings, tls: Tls | None) -> int:
+def _listen(server: grpc.aio.Server, config: ServiceSettings, tls: Tls | Mesh | None) -> int:
     address = f"{config.host}:{config.port}"
     try:
-        if tls is None:
-            return server.add_insecure_port(address)
-        return server.add_secure_port(address, tls.server_credentials())
+        if isinstance(tls, Tls):
+            return server.add_secure_port(address, tls.server_credentials())
+        return server.add_insecure_port(address)
     except RuntimeError:
         raise CannotStart(
             f"port {config.port} on {config.host} is taken; set GLOSSA_PORT to another one"

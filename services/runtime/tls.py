@@ -1,5 +1,9 @@
 """TLS between processes: what we show, whom we believe, and renewal without a restart."""
 
+import ipaddress
+import math
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from pydantic import TypeAdapter, ValidationError
 
 from services.runtime.settings import ServiceSettings
 
@@ -25,7 +30,14 @@ CERT_FILE, KEY_FILE, CA_FILE, CLIENT_AUTH = VARIABLES = (
     "GLOSSA_TLS_CA_FILE",
     "GLOSSA_TLS_CLIENT_AUTH",
 )
+ALLOW_PLAINTEXT = "GLOSSA_ALLOW_PLAINTEXT"
 _REQUIRE = "require"
+# When a renewal that could not be used is looked at again though its files are the same: a
+# certificate may not have been valid yet.
+RETRY_SECONDS = 60.0
+
+# What a file looks like from outside; None when there is none.
+_Marks = tuple[tuple[int, ...] | None, ...]
 
 
 class TlsMisconfigured(Exception):
@@ -34,12 +46,15 @@ class TlsMisconfigured(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Pems:
-    """What stood in the files, and the marks to see that it changed."""
+    """What stood in the files."""
 
     ca: bytes
     cert: bytes | None
     key: bytes | None
-    marks: tuple[tuple[int, ...], ...]
+
+
+class Mesh:
+    """Something else encrypts, as a service mesh does: plain text may leave the machine."""
 
 
 class Tls:
@@ -51,6 +66,11 @@ class Tls:
         self._ca_file = ca_file
         self._pair = pair
         self._clients_need_certificates = clients_need_certificates
+        # Handshakes ask from threads of gRPC's own.
+        self._lock = threading.Lock()
+        self._retry_at = math.inf
+        # Before reading: what is replaced while we read is then read again.
+        self._marks = self._look()
         self._pems = self._read()
 
     @property
@@ -77,20 +97,31 @@ class Tls:
 
     def current(self) -> Pems:
         """The newest that can be used; one that cannot is told of, and the last one kept."""
+        with self._lock:
+            marks = self._look()
+            if marks != self._marks or time.monotonic() >= self._retry_at:
+                self._marks = marks
+                self._renew()
+            return self._pems
+
+    def _renew(self) -> None:
         try:
-            if self._marks() != self._pems.marks:
-                self._pems = self._read()
-                log.info("certificates_renewed")
-        except (OSError, TlsMisconfigured) as error:
+            pems = self._read()
+        except TlsMisconfigured as error:
+            self._retry_at = time.monotonic() + RETRY_SECONDS
             log.warning("certificates_not_renewed", problem=str(error))
-        return self._pems
+            return
+        self._retry_at = math.inf
+        # A file that was only touched is no reason to connect again.
+        if pems != self._pems:
+            self._pems = pems
+            log.info("certificates_renewed")
 
     def _files(self) -> tuple[Path, ...]:
         return (self._ca_file, *(self._pair or ()))
 
-    def _marks(self) -> tuple[tuple[int, ...], ...]:
-        states = [path.stat() for path in self._files()]
-        return tuple((state.st_mtime_ns, state.st_ino, state.st_size) for state in states)
+    def _look(self) -> _Marks:
+        return tuple(_mark(path) for path in self._files())
 
     def _read(self) -> Pems:
         ca = _read_file(CA_FILE, self._ca_file)
@@ -98,7 +129,7 @@ class Tls:
         cert = key = None
         if self._pair is not None:
             cert, key = _read_pair(*self._pair)
-        return Pems(ca=ca, cert=cert, key=key, marks=self._marks())
+        return Pems(ca=ca, cert=cert, key=key)
 
 
 def tls_from(*, cert_file: str, key_file: str, ca_file: str, client_auth: str) -> Tls | None:
@@ -121,25 +152,55 @@ def tls_from(*, cert_file: str, key_file: str, ca_file: str, client_auth: str) -
     )
 
 
-def tls_of(config: ServiceSettings) -> Tls | None:
+def refuse_plain_text(where: str, host: str) -> None:
+    """Without TLS and without a mesh, nothing but this machine is spoken to."""
+    if not _is_loopback(host):
+        raise TlsMisconfigured(
+            f"{where} is not this machine alone: set {CERT_FILE}, {KEY_FILE} and {CA_FILE},"
+            f" or {ALLOW_PLAINTEXT}=true where a mesh encrypts"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def tls_of(config: ServiceSettings) -> Tls | Mesh | None:
     """TLS of a service, which speaks and calls with the same certificate."""
-    return tls_from(
+    tls = tls_from(
         cert_file=config.tls_cert_file,
         key_file=config.tls_key_file,
         ca_file=config.tls_ca_file,
         client_auth=config.tls_client_auth,
     )
+    return tls or (Mesh() if config.allow_plaintext else None)
 
 
-def tls_in(environment: Mapping[str, str]) -> Tls | None:
+def tls_in(environment: Mapping[str, str]) -> Tls | Mesh | None:
     """TLS for who is no service, but calls them: the command line, the supervisor's probes."""
     cert_file, key_file, ca_file, client_auth = (environment.get(name, "") for name in VARIABLES)
-    return tls_from(
+    tls = tls_from(
         cert_file=cert_file,
         key_file=key_file,
         ca_file=ca_file,
         client_auth=client_auth or "none",
     )
+    return tls or (Mesh() if _is_true(environment.get(ALLOW_PLAINTEXT, "")) else None)
+
+
+def _is_true(written: str) -> bool:
+    """Read as the services read their settings."""
+    if not written:
+        return False
+    try:
+        return TypeAdapter(bool).validate_python(written)
+    except ValidationError:
+        raise TlsMisconfigured(
+            f"{ALLOW_PLAINTEXT} must be true or false, not {written!r}"
+        ) from None
 
 
 def _server_configuration(pems: Pems) -> grpc.ServerCertificateConfiguration:
@@ -166,6 +227,14 @@ def _read_pair(cert_file: Path, key_file: Path) -> tuple[bytes, bytes]:
             " UTC; is this machine's clock right?"
         )
     return cert, key
+
+
+def _mark(path: Path) -> tuple[int, ...] | None:
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ino, state.st_size
 
 
 def _read_file(variable: str, path: Path) -> bytes:

@@ -3,20 +3,28 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import grpc
 
-from services.runtime.tls import Pems, Tls
+from services.runtime.tls import Mesh, Pems, Tls, refuse_plain_text
+
+# How long calls that began before a renewal may go on over the connection they began on.
+OUTDATED_SECONDS = 24 * 3600.0
+_ON_THIS_MACHINE = ("unix:", "unix-abstract:")
 
 
 def open_transport(
     address: str,
-    tls: Tls | None,
+    tls: Tls | Mesh | None,
     *,
     options: Sequence[tuple[str, Any]],
 ) -> grpc.aio.Channel:
     """A channel, encrypted where there are certificates for it."""
-    if tls is None:
+    if tls is None and not address.startswith(_ON_THIS_MACHINE):
+        # gRPC takes names with how to find them, as in dns:///localhost:50051.
+        refuse_plain_text(address, address.rpartition("/")[2].rpartition(":")[0])
+    if not isinstance(tls, Tls):
         return grpc.aio.insecure_channel(address, options=options)
 
     def connect(pems: Pems) -> grpc.aio.Channel:
@@ -54,28 +62,28 @@ class ForwardingChannel(grpc.aio.Channel):
 class _RenewedChannel(ForwardingChannel):
     """Makes new calls over a new connection once certificates have been renewed.
 
-    gRPC fixes a channel's certificates for ever. Calls under way stay where they are until the
-    renewal after the next, or until we are closed.
+    gRPC fixes a channel's certificates for ever. Calls under way stay on the connection they have,
+    until they end or we are closed; a day is longer than any of ours.
     """
 
     def __init__(self, tls: Tls, connect: Callable[[Pems], grpc.aio.Channel]) -> None:
         self._tls = tls
         self._connect = connect
         self._pems = tls.current()
-        self._channels = [connect(self._pems)]
+        self._channel = connect(self._pems)
+        # Weak as gRPC's own: a stream that nobody reads any more is for the collector to end.
+        self._under_way: WeakSet[Any] = WeakSet()
         self._closing: set[asyncio.Task[None]] = set()
 
     def _current(self) -> grpc.aio.Channel:
         pems = self._tls.current()
         if pems is not self._pems:
+            outdated, self._channel = self._channel, self._connect(pems)
             self._pems = pems
-            self._channels.append(self._connect(pems))
-            for outdated in self._channels[:-2]:
-                self._channels.remove(outdated)
-                closing = asyncio.create_task(outdated.close())
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
-        return self._channels[-1]
+            closing = asyncio.create_task(outdated.close(OUTDATED_SECONDS))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        return self._channel
 
     def _calls(self, kind: str, method: str, *how: Any, **named: Any) -> Any:
         on, make = None, None
@@ -86,13 +94,18 @@ class _RenewedChannel(ForwardingChannel):
             if channel is not on:
                 on, make = channel, getattr(channel, kind)(method, *how, **named)
             assert make is not None
-            return make(*arguments, **options)
+            made = make(*arguments, **options)
+            self._under_way.add(made)
+            made.add_done_callback(self._under_way.discard)
+            return made
 
         return call
 
     async def close(self, grace: float | None = None) -> None:
-        for channel in self._channels:
-            await channel.close(grace)
+        await self._channel.close(grace)
+        # gRPC does not let us shorten a grace once given, but waits no longer than for calls.
+        for call in list(self._under_way):
+            call.cancel()
         await asyncio.gather(*self._closing)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:

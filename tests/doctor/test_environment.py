@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,8 @@ async def test_services_answer_or_are_told_to_be_away(suite: Suite) -> None:
     async def statuses(found: list[Probe]) -> set[Status]:
         return {check.status for check in await asyncio.gather(*(one.check() for one in found))}
 
-    assert await statuses(service_probes(suite.addresses)) == {Status.SOUND}
-    away = service_probes(free_ports().addresses())
+    here = Surroundings(state=None, addresses=suite.addresses, store_url="")
+    assert await statuses(service_probes(here)) == {Status.SOUND}
+    away = service_probes(replace(here, addresses=free_ports().addresses()))
     assert await statuses(away) == {Status.UNKNOWN}
     assert len(away) == 4

@@ -10,7 +10,7 @@ from glossa.quota.v1 import quota_pb2 as pb
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.runtime import interceptors
+from services.runtime import messages
 from tests.runtime.test_server import NAME, Tricky, serving
 from tests.suite import Keys, metadata
 
@@ -106,7 +106,7 @@ async def test_a_refusal_is_heard_though_the_message_is_still_on_its_way(keys: K
 async def test_a_probe_that_asks_nothing_is_let_go(
     keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interceptors, "OPEN_SECONDS", 0.05)
+    monkeypatch.setattr(messages, "MESSAGE_SECONDS", 0.05)
     silence = Silence()
     async with (
         serving(keys, Tricky()) as here,
@@ -114,9 +114,20 @@ async def test_a_probe_that_asks_nothing_is_let_go(
     ):
         silent = raw(channel, "stream_unary", CHECK)(silence, timeout=60)
         garbage = raw(channel, "unary_unary", CHECK)(b"\xff\xff", timeout=60)
-        assert await silent.details() == "nothing was asked"
+        assert (await silent.details()).startswith("nothing was asked")
         assert await code_of(garbage) == grpc.StatusCode.INVALID_ARGUMENT
         silence.end()
+
+
+async def test_watching_our_health_for_long_is_not_for_users(keys: Keys) -> None:
+    request = health_pb2.HealthCheckRequest()
+    async with (
+        serving(keys, Tricky()) as here,
+        grpc.aio.insecure_channel(here.address) as channel,
+    ):
+        user = metadata(keys.user_token("alice"))
+        watching = health_pb2_grpc.HealthStub(channel).Watch(request, metadata=user, timeout=60)
+        assert await code_of(watching) == grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_watching_our_health_for_long_needs_a_token(keys: Keys) -> None:

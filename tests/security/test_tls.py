@@ -225,7 +225,7 @@ async def test_settings_that_make_no_sense_stop_the_start(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "glossa.example"])
 async def test_plain_text_does_not_leave_the_machine_unless_told(keys: Keys, host: str) -> None:
-    with pytest.raises(CannotStart, match="GLOSSA_ALLOW_PLAINTEXT"):
+    with pytest.raises(TlsMisconfigured, match="GLOSSA_ALLOW_PLAINTEXT"):
         async with serving(keys, Tricky(), host=host):
             pass
 

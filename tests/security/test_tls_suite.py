@@ -134,6 +134,16 @@ async def test_the_command_line_speaks_tls(fortress: Fortress, tmp_path: Path) -
     assert plain.stderr.startswith("error: cannot reach the quota service at")
 
 
+async def test_the_doctor_speaks_tls(fortress: Fortress) -> None:
+    checks = [f"--only={service}_answers" for service in SERVICES]
+
+    well = await glossa(fortress, "doctor", *checks)
+    plain = await glossa(fortress, "doctor", *checks, **dict.fromkeys(fortress.environment, ""))
+
+    assert (well.returncode, well.stderr) == (0, "")
+    assert plain.returncode == 2, "nobody answers who does not"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
