@@ -186,6 +186,14 @@ ROWS: dict[str, list[Panel]] = {
             },
         ),
         Panel(
+            "Places taken",
+            "percentunit",
+            {
+                "{{service}}": f"sum by (service) ({of_all_services('calls_under_way')})"
+                f" / sum by (service) ({of_all_services('calls_under_way_limit')})"
+            },
+        ),
+        Panel(
             "Event loop late, p99",
             "s",
             {

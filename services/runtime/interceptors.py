@@ -129,12 +129,15 @@ class CallGuard:
 
         async def guarded(messages: AsyncIterable[Any], context: Context) -> Any:
             call = _Call(method, metrics)
+            self._metrics.under_way += 1
             try:
                 self._admit(call, context)
                 answer = await behaviour(await receive(messages, context), context)
             except BaseException as error:
                 await call.fail(error, context, messages if receive is all_messages else None)
                 raise
+            finally:
+                self._metrics.under_way -= 1
             call.end("OK")
             return answer
 
@@ -150,6 +153,7 @@ class CallGuard:
 
         async def guarded(messages: AsyncIterable[Any], context: Context) -> AsyncIterator[Any]:
             call = _Call(method, metrics)
+            self._metrics.under_way += 1
             try:
                 self._admit(call, context)
                 asked = await receive(messages, context)
@@ -160,6 +164,8 @@ class CallGuard:
             except BaseException as error:
                 await call.fail(error, context)
                 raise
+            finally:
+                self._metrics.under_way -= 1
             call.end("OK")
 
         return guarded

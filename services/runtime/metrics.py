@@ -56,6 +56,16 @@ class RequestMetrics:
             ["method"],
             buckets=REQUEST_BUCKETS,
         )
+        # A plain number, read when somebody scrapes: a gauge would be locked for every call.
+        self.under_way = 0
+        self.calls_under_way = Gauge(
+            f"glossa_{service}_calls_under_way", "Calls that hold a place now; probes aside."
+        )
+        self.calls_under_way.set_function(lambda: self.under_way)
+        self.calls_limit = Gauge(
+            f"glossa_{service}_calls_under_way_limit",
+            "How many calls at a time have a place; what is more is refused.",
+        )
 
     def of_method(self, method: str) -> "MethodMetrics":
         return MethodMetrics(self, method.rpartition("/")[2])

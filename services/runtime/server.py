@@ -156,10 +156,12 @@ def _spare_the_collector() -> None:
 def _build_server(
     service: str, config: ServiceSettings, servicers: Sequence[Servicer]
 ) -> tuple[grpc.aio.Server, GuardedServer]:
+    metrics = request_metrics(service)
+    metrics.calls_limit.set(config.max_concurrent_rpcs)
     guard = CallGuard(
         verifier=_verifier(config.verify_key_file),
         policies=_policies(servicers),
-        metrics=request_metrics(service),
+        metrics=metrics,
     )
     server = grpc.aio.server(
         maximum_concurrent_rpcs=config.max_concurrent_rpcs,

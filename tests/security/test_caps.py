@@ -9,6 +9,7 @@ import pytest
 from glossa.quota.v1 import quota_pb2 as pb
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import REGISTRY
 
 from services.runtime import messages
 from tests.runtime.test_server import NAME, Tricky, serving
@@ -61,6 +62,33 @@ async def test_more_calls_at_a_time_than_agreed_are_refused(keys: Keys) -> None:
         for call in calls:
             call.cancel()
         await asyncio.wait(waiting)
+
+
+async def test_the_places_taken_are_told_against_their_limit(keys: Keys) -> None:
+    bearer, handler = metadata(keys.token("gateway")), Tricky()
+
+    def told(name: str) -> float | None:
+        return REGISTRY.get_sample_value(f"glossa_tricky_{name}")
+
+    async with (
+        serving(keys, handler, max_concurrent_rpcs=7) as here,
+        grpc.aio.insecure_channel(here.address) as channel,
+    ):
+        stub = QuotaServiceStub(channel)
+        waiting = stub.GetQuotaStatus(pb.GetQuotaStatusRequest(), metadata=bearer, timeout=60)
+        await handler.waiting.wait()
+        watching = health_pb2_grpc.HealthStub(channel).Watch(
+            health_pb2.HealthCheckRequest(), metadata=bearer, timeout=60
+        )
+        await watching.read()
+        await stub.Admit(pb.AdmitRequest(), metadata=bearer, timeout=60)
+        await code_of(stub.Admit(pb.AdmitRequest(), timeout=60))
+        assert told("calls_under_way") == 2
+        assert told("calls_under_way_limit") == 7
+        waiting.cancel()
+        watching.cancel()
+
+    assert told("calls_under_way") == 0
 
 
 @pytest.mark.parametrize(
