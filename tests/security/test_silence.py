@@ -1,6 +1,5 @@
 """Silence holds no place for long: of who may call, of who reflects, of who is refused a stream."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +10,6 @@ from glossa.quota.v1 import quota_pb2 as pb
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from glossa.registry.v1.registry_pb2_grpc import add_RegistryServiceServicer_to_server
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from prometheus_client import REGISTRY
 
 from services.runtime import messages
 from services.runtime.auth import allow
@@ -29,16 +27,12 @@ UPLOAD = f"/{REGISTRY_SERVICE}/UploadDocument"
 class Refusing:
     """Takes no upload from anybody."""
 
-    def __init__(self) -> None:
-        self.refused = asyncio.Event()
-
     def __getattr__(self, name: str) -> Any:
         """The rest of the contract, which nobody calls here."""
         return unused
 
     @allow("gateway")
     async def UploadDocument(self, received: AsyncIterator[Any], context: Any) -> None:
-        self.refused.set()
         raise InvalidInput("not today")
 
 
@@ -55,11 +49,6 @@ async def refusing(keys: Keys, handler: Refusing) -> AsyncIterator[Running]:
     )
     async with running("tricky", config, compose) as here:
         yield here
-
-
-def uploads_refused() -> float:
-    labels = {"method": "UploadDocument", "code": "INVALID_ARGUMENT"}
-    return REGISTRY.get_sample_value("glossa_tricky_requests_total", labels) or 0.0
 
 
 async def test_who_may_call_holds_no_place_by_sending_nothing(
@@ -117,22 +106,3 @@ async def test_a_stranger_who_streams_is_not_heard_out(
                 grpc.StatusCode.PERMISSION_DENIED,
             }
         silence.end()
-
-
-async def test_a_call_is_counted_though_it_is_cancelled_while_heard_out(
-    keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(messages, "LINGER_SECONDS", 3600.0)
-    silence, handler, before = Silence(), Refusing(), uploads_refused()
-    async with (
-        refusing(keys, handler) as here,
-        grpc.aio.insecure_channel(here.address) as channel,
-    ):
-        call = raw(channel, "stream_unary", UPLOAD)(
-            silence, metadata=metadata(keys.token("gateway")), timeout=60
-        )
-        await handler.refused.wait()
-        call.cancel()
-        silence.end()
-
-    assert uploads_refused() == before + 1
