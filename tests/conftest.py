@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from services.local.bootstrap import bootstrap, ensure_database, service_url
-from services.local.layout import SERVICES
+from services.local.layout import AUDITOR, LOGINS, SERVICES
 from services.local.postgres import EmbeddedPostgres
 from services.runtime.auth import generate_keys
 from services.runtime.logging import configure_logging
@@ -20,7 +20,7 @@ configure_logging("tests", level="WARNING")
 
 # Tests crash processes, not machines: nothing here must survive a power cut.
 QUICK = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-PASSWORDS = {service: f"test-{service}" for service in SERVICES}
+PASSWORDS = {login: f"test-{login}" for login in LOGINS}
 TEMPLATE = "glossa_template"
 
 
@@ -52,6 +52,12 @@ async def admin_url(template: str) -> AsyncIterator[str]:
 def databases(admin_url: str) -> Mapping[str, str]:
     """The same database, as each service's own role sees it."""
     return {service: service_url(admin_url, service, PASSWORDS[service]) for service in SERVICES}
+
+
+@pytest.fixture
+def auditor_url(admin_url: str) -> str:
+    """The same database, as the doctor sees it."""
+    return service_url(admin_url, AUDITOR, PASSWORDS[AUDITOR])
 
 
 @pytest.fixture(scope="session")

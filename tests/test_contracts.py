@@ -20,6 +20,10 @@ PROJECT = Path(__file__).resolve().parent.parent
         ("cache/handler.py", "import asyncpg", "SQL is spoken in the stores"),
         ("worker/attempt.py", "import openai", "One module each for the outside world"),
         ("cli/demo.py", "import pymupdf", "The command line is a client"),
+        ("cli/doctor.py", "import services.registry.objects", "The command line is a client"),
+        ("doctor/examine.py", "import services.cache.job_store", "The doctor looks at"),
+        ("quota/store.py", "import services.doctor.verdict", "Services do not know the machine"),
+        ("doctor/bounds.py", "import services.doctor.visit", "Doctor: imports point"),
         (
             "cache/job_store.py",
             "import services.cache.explain",

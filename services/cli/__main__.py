@@ -307,6 +307,45 @@ def redrive(
 
 
 @app.command()
+def doctor(
+    only: Annotated[
+        list[str] | None, typer.Option(help="This check, or all of a schema; may be repeated.")
+    ] = None,
+    grace: Annotated[str, typer.Option(help="How long recovery may take: 30s, 5m, 0.")] = "5m",
+    since: Annotated[str, typer.Option(help="How far back to look: 2h, 7d.")] = "2h",
+    full: Annotated[bool, typer.Option("--full", help="Look at all there ever was.")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="Only tell what is promised.")] = False,
+    watch: Annotated[
+        float | None, typer.Option(min=0.1, help="Look again every so many seconds.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="For Prometheus, while watching.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check every promise of the suite, and what it stands on.
+
+    Exits with 0 when all is well, 1 when not, and 2 when something could not be checked.
+    """
+    from services.cli.doctor import Wish, list_invariants, run_doctor, whatever_happens
+
+    if listing:
+        list_invariants(as_json=as_json)
+        return
+    wish = Wish(
+        grace=grace,
+        since=since,
+        full=full,
+        only=only or (),
+        watch=watch,
+        metrics_port=metrics_port,
+        as_json=as_json,
+    )
+    with suppress(KeyboardInterrupt), whatever_happens():  # Ctrl-C is how watching ends
+        sys.exit(asyncio.run(run_doctor(wish)))
+
+
+@app.command()
 def demo() -> None:
     """Two users, one PDF: the first generates live, the second gets it at once."""
     from services.cli.demo import run_demo

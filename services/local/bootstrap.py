@@ -68,7 +68,7 @@ async def ensure_database(admin_url: str, name: str) -> str:
 
 
 def service_url(admin_url: str, service: str, password: str) -> str:
-    """The address of the same database for a service's own role."""
+    """The address of the same database for a service's own role, or the auditor's."""
     parts = urlsplit(admin_url)
     address = parts.netloc.rpartition("@")[2]
     options = [(key, value) for key, value in parse_qsl(parts.query) if key not in _CREDENTIALS]
@@ -138,8 +138,8 @@ async def _apply_roles(connection: asyncpg.Connection, passwords: Mapping[str, s
         try:
             async with connection.transaction():
                 await connection.execute(ROLES_SQL.read_text("utf-8"))
-                for service in SERVICES:
-                    await connection.execute(_set_password(service, passwords[service]))
+                for login, password in passwords.items():
+                    await connection.execute(_set_password(login, password))
         except (asyncpg.InternalServerError, asyncpg.UniqueViolationError) as error:
             # Roles belong to the whole server: a bootstrap of another database is at them too.
             if attempt == RACE_TRIES:
@@ -156,9 +156,9 @@ async def _apply_roles(connection: asyncpg.Connection, passwords: Mapping[str, s
             return
 
 
-def _set_password(service: str, password: str) -> str:
+def _set_password(login: str, password: str) -> str:
     # Sent as a verifier, so that not even the server's statement log ever holds the password.
-    return f"ALTER ROLE glossa_{service} PASSWORD '{_scram_verifier(password)}'"
+    return f"ALTER ROLE glossa_{login} PASSWORD '{_scram_verifier(password)}'"
 
 
 def _scram_verifier(password: str) -> str:

@@ -9,6 +9,11 @@ from pathlib import Path
 from services.local.errors import LocalError
 
 SERVICES = ("registry", "cache", "quota", "worker")
+# Who reads everything and changes nothing: `glossa doctor`.
+AUDITOR = "auditor"
+AUDITOR_VARIABLE = "GLOSSA_AUDITOR_URL"
+# Everybody with a role in the database, called glossa_<name> there.
+LOGINS = (*SERVICES, AUDITOR)
 HOST = "127.0.0.1"
 DEFAULT_STATE_DIR = ".glossa"
 DEFAULT_PORT_BASE = 50051

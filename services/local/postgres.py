@@ -240,6 +240,16 @@ def readable_bin(home: Path, account: Account) -> Path:
     return root / programs / "bin"
 
 
+def noted_port(folder: Path) -> int | None:
+    """Where the server of this folder listens, or did last; for those who did not start it."""
+    pointer = folder / "location"
+    home = Path(pointer.read_text()) if pointer.exists() else folder
+    try:
+        return int((home / "port").read_text())
+    except FileNotFoundError:
+        return None
+
+
 def _reachable_home(folder: Path, account: Account) -> Path:
     """`folder`, or a place outside of it when the server's account cannot walk there."""
     pointer = folder / "location"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from services.local.errors import LocalError
-from services.local.layout import METRICS_PORT_VARIABLE, PORT_VARIABLE, SERVICES
+from services.local.layout import LOGINS, METRICS_PORT_VARIABLE, PORT_VARIABLE
 from services.runtime.auth import Signer, generate_keys
 
 TOKEN_LIFETIME = timedelta(hours=24)
@@ -45,6 +45,10 @@ class State:
     @property
     def signing_key_file(self) -> Path:
         return self.root / "keys" / "signing.pem"
+
+    @property
+    def _password_file(self) -> Path:
+        return self.root / "passwords.json"
 
     def log_file(self, service: str) -> Path:
         return self.root / "logs" / f"{service}.log"
@@ -97,12 +101,20 @@ class State:
             write_private(self.token_file(service), token)
 
     def passwords(self) -> dict[str, str]:
-        """The database passwords of the services; made once."""
-        file = self.root / "passwords.json"
-        if not file.exists():
-            made = {service: secrets.token_urlsafe(24) for service in SERVICES}
-            write_private(file, json.dumps(made))
-        passwords: dict[str, str] = json.loads(file.read_text())
+        """The database passwords of the services and the auditor; each made once."""
+        passwords = self.known_passwords()
+        missing = [login for login in LOGINS if login not in passwords]
+        if missing:  # all of them, or those of logins that a newer version has added
+            passwords |= {login: secrets.token_urlsafe(24) for login in missing}
+            write_private(self._password_file, json.dumps(passwords))
+        return passwords
+
+    def known_passwords(self) -> dict[str, str]:
+        """Those that have been made; looking changes nothing."""
+        try:
+            passwords: dict[str, str] = json.loads(self._password_file.read_text())
+        except FileNotFoundError:
+            return {}
         return passwords
 
     def callback_secret(self) -> str:

@@ -13,6 +13,7 @@ from services.local.bootstrap import bootstrap, describe, ensure_database
 from services.local.errors import LocalError
 from services.local.kept_postgres import KeptPostgres
 from services.local.layout import (
+    AUDITOR_VARIABLE,
     HOST,
     METRICS_PORT_VARIABLE,
     PORT_VARIABLE,
@@ -29,7 +30,7 @@ DATABASE_NAME = "glossa"
 TOKENS_EVERY = timedelta(hours=1)
 # Who calls others stops before those it calls.
 STOP_ORDER = ("worker", "cache", "quota", "registry")
-# Only who asks the model needs its key, and only we need the address of the whole database.
+# Only who asks the model needs its key, and nobody else's address of the database is theirs.
 MODEL_SECRETS = {"OPENAI_API_KEY"}
 MODEL_USERS = {"cache", "worker"}
 CALLBACK_SECRET = "GLOSSA_CALLBACK_SECRET"  # noqa: S105 - the name of one
@@ -105,7 +106,7 @@ def check_ports(ports: Ports) -> None:
 
 def service_environment(plan: SuitePlan, service: str, database_url: str) -> dict[str, str]:
     """Everything a service reads from its environment."""
-    hidden = {"DATABASE_URL", CALLBACK_SECRET}
+    hidden = {"DATABASE_URL", AUDITOR_VARIABLE, CALLBACK_SECRET}
     hidden |= set() if service in MODEL_USERS else MODEL_SECRETS
     inherited = {name: value for name, value in plan.environment.items() if name not in hidden}
     addresses = plan.ports.addresses().items()

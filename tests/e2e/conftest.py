@@ -11,6 +11,8 @@ from typing import Any
 import asyncpg
 import pytest
 
+from services.doctor.bounds import GRACE
+from services.doctor.examine import find_violations
 from services.local.state import State
 from services.runtime.auth import Signer
 from tests.fake_openai import FakeOpenAI, fake_openai
@@ -56,6 +58,8 @@ async def street() -> AsyncIterator[Street]:
         stack.push_async_callback(admin.close)
         suite = Suite(addresses=up.ports.addresses(), keys=keys_of(up.state), exits=stack)
         yield Street(up=up, suite=suite, model=model, admin=admin)
+        # Whatever the test did to them: no promise was broken on the way.
+        assert await find_violations(admin, grace=GRACE) == {}
     shutil.rmtree(folder)
 
 

@@ -11,11 +11,11 @@ import pytest
 from services.local import bootstrap as bootstrap_module
 from services.local.bootstrap import bootstrap, describe, ensure_database, service_url
 from services.local.errors import LocalError
-from services.local.layout import SERVICES
+from services.local.layout import LOGINS, SERVICES
 from services.local.postgres import EmbeddedPostgres
 
 MALFORMED = "DATABASE_URL is malformed; write it as postgresql://user:password@host:5432/database"
-PASSWORDS = {service: f'{service} it\'s "quoted" %41 $x$' for service in SERVICES}
+PASSWORDS = {login: f'{login} it\'s "quoted" %41 $x$' for login in LOGINS}
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_a_role_that_may_create_roles_is_enough(cluster: EmbeddedPostgres)
     admin = await asyncpg.connect(cluster.url)
     await admin.execute(f"CREATE ROLE {name} LOGIN CREATEROLE PASSWORD 'pw'")
     await admin.execute(f"CREATE DATABASE {name} OWNER {name}")
-    for role in (*SERVICES, "quota_user"):
+    for role in (*LOGINS, "quota_user"):
         await drop_role_everywhere(cluster, admin, f"glossa_{role}")
     await admin.close()
 
@@ -212,7 +212,7 @@ async def test_passwords_never_reach_the_server(database: str) -> None:
         "SELECT rolpassword FROM pg_authid WHERE rolname LIKE 'glossa\\_%' AND rolcanlogin"
     )
     await connection.close()
-    assert len(stored) == len(SERVICES)
+    assert len(stored) == len(LOGINS)
     assert all(row["rolpassword"].startswith("SCRAM-SHA-256$4096:") for row in stored)
 
 

@@ -1,5 +1,6 @@
 """The state folder: private, made once, and clear about why it cannot be."""
 
+import json
 import os
 import stat
 from datetime import timedelta
@@ -9,7 +10,7 @@ import pytest
 
 from services.local.errors import LocalError
 from services.local.layout import Ports, ports_from, suite_addresses
-from services.local.state import SERVICE_TOKENS, State
+from services.local.state import SERVICE_TOKENS, State, write_private
 from services.runtime.auth import TokenVerifier
 
 
@@ -36,6 +37,18 @@ def test_nobody_else_may_list_the_folder_or_read_a_secret(state: State) -> None:
     assert {mode(path) for path in state.root.iterdir() if path.is_dir()} == {0o700}
 
 
+def test_a_login_that_a_newer_version_has_gets_its_password(state: State) -> None:
+    assert state.known_passwords() == {}
+    old = {"registry": "a", "cache": "b", "quota": "c", "worker": "d"}
+    write_private(state.root / "passwords.json", json.dumps(old))
+
+    passwords = state.passwords()
+
+    assert passwords.items() > old.items()
+    assert passwords.keys() - old.keys() == {"auditor"}
+    assert state.passwords() == state.known_passwords() == passwords
+
+
 def test_keys_and_passwords_are_made_once(state: State) -> None:
     key, passwords = state.signing_key_file.read_bytes(), state.passwords()
 
@@ -43,7 +56,7 @@ def test_keys_and_passwords_are_made_once(state: State) -> None:
 
     assert state.signing_key_file.read_bytes() == key
     assert state.passwords() == passwords
-    assert len(set(passwords.values())) == 4
+    assert len(set(passwords.values())) == 5
 
 
 def test_a_key_pair_that_was_left_unfinished_is_made_anew(state: State) -> None:

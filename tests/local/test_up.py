@@ -144,11 +144,13 @@ async def test_migrate_tells_machines_what_it_applied_where(
 
 def test_a_service_is_given_only_the_secrets_it_needs(folder: Path) -> None:
     secrets = {"DATABASE_URL": "postgresql://admin", "OPENAI_API_KEY": "sk"}
+    secrets["GLOSSA_AUDITOR_URL"] = "postgresql://auditor"
     plan = plan_from(environment(folder, free_ports()) | secrets)
     plan.state.prepare()
     given = {name: service_environment(plan, name, f"own-{name}") for name in SERVICES}
 
     assert all("DATABASE_URL" not in variables for variables in given.values())
+    assert all("GLOSSA_AUDITOR_URL" not in variables for variables in given.values())
     assert {name for name in SERVICES if "OPENAI_API_KEY" in given[name]} == {"cache", "worker"}
     assert given["quota"]["GLOSSA_DATABASE_URL"] == "own-quota"
     signs = "GLOSSA_CALLBACK_SECRET"

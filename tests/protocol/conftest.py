@@ -16,12 +16,12 @@ from glossa.cache.v1.jobs_pb2_grpc import JobServiceStub
 
 from services.cache.__main__ import compose
 from services.cache.config import Config
+from services.doctor.examine import find_violations
 from services.runtime.server import running
 from tests.cache.conftest import House, Worker
 from tests.protocol import failpoints as failpoints_module
 from tests.protocol.edge import QuotaEdge, quota_edge
 from tests.protocol.failpoints import Failpoints
-from tests.protocol.invariants import find_broken
 from tests.suite import Keys, running_suite
 
 # Joining costs something here, so that there is something to give back to everybody.
@@ -155,7 +155,7 @@ class Ground:
         return self.failpoints.fired.is_set()
 
     async def assert_sound(self) -> None:
-        assert await find_broken(self.house.admin) == {}
+        assert await find_violations(self.house.admin) == {}
 
     async def document(self, *owners: str) -> str:
         return await self.house.document(*owners)

@@ -16,12 +16,12 @@ from glossa.quota.v1 import quota_pb2 as pb
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from glossa.registry.v1 import registry_pb2
 
+from services.doctor.examine import find_violations
 from services.local.free_ports import free_ports
 from services.local.processes import is_serving
 from services.local.tether import tethered
 from services.quota.__main__ import compose
 from services.quota.config import Config
-from services.quota.invariant_store import INVARIANTS
 from services.runtime.database import Database, open_database
 from services.runtime.server import running
 from tests.suite import Keys, metadata
@@ -99,9 +99,7 @@ class Ledger:
 
     async def drift(self) -> list[str]:
         """What does not hold though it always should: always nothing."""
-        return [
-            name for name, statement in INVARIANTS.items() if await self.connection.fetch(statement)
-        ]
+        return list(await find_violations(self.connection, only={"quota"}))
 
 
 def ask(

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from services.doctor.bounds import AT_REST, Allowed
+from services.doctor.examine import find_violations
 from services.quota.domain import (
     DAY,
     HARD_WINDOW,
@@ -27,7 +29,6 @@ from services.quota.domain import (
     Windows,
     limits_of,
 )
-from services.quota.invariant_store import INVARIANTS, WINDOW_IS_NEVER_ABOVE_ITS_LIMIT
 from services.quota.store import QuotaStore
 from services.runtime.database import Database
 from tests.quota.conftest import HASH
@@ -196,7 +197,7 @@ class World:
                 assert row is not None
                 assert tuple(row) == (account.balance, account.period_ends_at, account.entries)
                 await self._compare_windows(connection, name, account)
-            await check_invariants(connection, None if self.rules.shadow else LIMITS.hard)
+            await check_invariants(connection, self.rules)
 
     async def _compare_windows(self, connection: Any, name: str, account: Account) -> None:
         for endpoint in ("explain_page", "fly"):
@@ -219,12 +220,14 @@ def as_answer(told: Told, rules: Rules, endpoint: str) -> Answer:
     return Answer(**fields, limits=limits)
 
 
-async def check_invariants(connection: Any, hard_limit: int | None) -> None:
-    for name, statement in INVARIANTS.items():
-        assert await connection.fetch(statement) == [], name
-    if hard_limit is not None:
-        above = await connection.fetch(WINDOW_IS_NEVER_ABOVE_ITS_LIMIT, hard_limit, HARD_WINDOW)
-        assert above == []
+async def check_invariants(connection: Any, rules: Rules) -> None:
+    limits = () if rules.shadow else rules.limits.items()
+    allowed = [
+        Allowed(plan=plan, endpoint=endpoint, hard=limit.hard, daily=limit.daily)
+        for (plan, endpoint), limit in limits
+    ]
+    bounds = replace(AT_REST, limits=allowed)
+    assert await find_violations(connection, bounds=bounds, only={"quota"}) == {}
 
 
 @pytest.mark.parametrize("shadow", [False, True])
@@ -322,6 +325,6 @@ async def test_racing_messages_leave_a_ledger_that_adds_up(database: Database) -
     await asyncio.gather(*calls)
 
     async with database.connection() as connection:
-        await check_invariants(connection, LIMITS.hard)
+        await check_invariants(connection, RULES)
         charged = await connection.fetchval("SELECT count(*) FROM quota.explain_requests")
     assert charged > 0

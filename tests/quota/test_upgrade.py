@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import asyncpg
 
+from services.doctor.examine import find_violations
 from services.local.bootstrap import PROJECT, ensure_database, prepare_roles
-from services.quota.invariant_store import INVARIANTS
 from services.quota.store import QuotaStore
 from services.runtime.database import open_database
 from services.runtime.migrate import migrate
@@ -49,6 +49,5 @@ async def test_a_ledger_of_the_first_version_goes_on(template: str, tmp_path: Pa
         [answer] = await QuotaStore(database, RULES).admit_many([request_of()])
     assert (answer.decision, answer.remaining_units) == ("admitted", 998)
     assert {limit.tier: limit.used for limit in answer.limits} == {"soft": 4, "hard": 4, "daily": 4}
-    for name, statement in INVARIANTS.items():
-        assert await connection.fetch(statement) == [], name
+    assert await find_violations(connection, only={"quota"}) == {}
     await connection.close()

@@ -15,9 +15,9 @@ from glossa.quota.v1 import quota_pb2 as pb
 from glossa.quota.v1.quota_pb2_grpc import QuotaServiceStub
 from pydantic import ValidationError
 
+from services.doctor.examine import find_violations
 from services.quota.config import Config
 from services.quota.domain import DAY, AdmitRequest, Answer, Decision
-from services.quota.invariant_store import ADMISSION_HAS_ITS_OWN_NUMBER
 from services.quota.metrics import SHADOW_DECISIONS
 from services.quota.store import QuotaStore
 from services.runtime.database import Database
@@ -203,7 +203,7 @@ async def test_a_clock_that_goes_back_a_little_lets_nobody_in_twice(database: Da
 
     assert [answer.decision for answer in later].count(Decision.ADMITTED) == 5
     async with database.connection() as connection:
-        assert await connection.fetch(ADMISSION_HAS_ITS_OWN_NUMBER) == []
+        assert await find_violations(connection, only={"admissions_have_their_own_number"}) == {}
 
 
 async def test_no_statement_reads_a_whole_table(database: Database) -> None:

@@ -6,15 +6,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import grpc
 from glossa.registry.v1 import registry_pb2 as pb
 from glossa.registry.v1.registry_pb2_grpc import RegistryServiceStub
 from google.protobuf.duration_pb2 import Duration
 
+from services.doctor.examine import find_violations
 from services.registry.__main__ import compose
 from services.registry.config import Config
-from services.registry.health_store import INVARIANTS
 from services.runtime.server import running
 from tests.registry.client import Registry
 from tests.suite import Keys
@@ -84,10 +83,7 @@ def kept_hashes(registry: Registry) -> set[str]:
     return {path.stem for path in files}
 
 
-async def broken_invariants(registry: Registry) -> list[Any]:
-    """Rows of the invariants, asked past the service."""
-    connection = await asyncpg.connect(registry.config.database_url.get_secret_value())
-    try:
-        return [row for sql in INVARIANTS.values() for row in await connection.fetch(sql)]
-    finally:
-        await connection.close()
+async def broken_invariants(registry: Registry) -> list[str]:
+    """Promises that are not kept, asked past the service."""
+    url = registry.config.database_url.get_secret_value()
+    return list(await find_violations(url, only={"registry"}))
