@@ -11,7 +11,7 @@ $(shell rm -f $(VENV)/.installed)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test demo faults bench bench-peers lint format lock contract clean
+.PHONY: help setup run test demo faults bench bench-peers lint format docs lock contract clean
 
 help: ## List every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ bench-peers: setup ## Install what benchmarks compare with, in an environment of
 	@test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
 	@VIRTUAL_ENV=.venv-bench $(BIN)/uv pip install --quiet -r tests/bench/peers.txt
 
-lint: setup ## ruff, mypy strict, import contracts, buf lint/format/breaking, squawk
+lint: setup ## ruff, mypy strict, import contracts, buf lint/format/breaking, squawk, generated documents
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
@@ -45,6 +45,8 @@ lint: setup ## ruff, mypy strict, import contracts, buf lint/format/breaking, sq
 	@$(BIN)/buf breaking --against protos/contract.binpb
 	@$(BIN)/buf build -o - | cmp -s - protos/contract.binpb || { echo "protos changed compatibly: run 'make contract' and commit the result"; exit 1; }
 	@$(BIN)/squawk --config tools/squawk.toml services/*/migrations/*.sql
+	@$(BIN)/python -m tools.metrics_docs --check
+	@$(BIN)/python -m tools.dashboard --check
 	@echo "lint: all clean"
 
 format: setup ## Format Python and protos in place
@@ -53,6 +55,10 @@ format: setup ## Format Python and protos in place
 contract: setup ## Record the protos as the contract later changes are held against
 	@if [ -f protos/contract.binpb ]; then $(BIN)/buf breaking --against protos/contract.binpb; fi
 	@$(BIN)/buf build -o protos/contract.binpb
+
+docs: setup ## Write docs/metrics.md and the Grafana dashboard from the code
+	@$(BIN)/python -m tools.metrics_docs
+	@$(BIN)/python -m tools.dashboard
 
 lock: $(VENV)/.installed ## Resolve pyproject.toml into the hashed requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --generate-hashes \

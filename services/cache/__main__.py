@@ -13,6 +13,8 @@ from services.cache.config import Config
 from services.cache.describe import DescribeRequest
 from services.cache.explain import ExplainPage
 from services.cache.failed_store import FailedStore
+from services.cache.gauge_store import GaugeStore
+from services.cache.gauges import Gauges
 from services.cache.generation_store import GenerationStore
 from services.cache.handler import CacheHandler
 from services.cache.inspect import InspectGeneration
@@ -37,6 +39,7 @@ from services.runtime.auth import TokenFile
 from services.runtime.channel import open_channel
 from services.runtime.database import open_database
 from services.runtime.periodic import periodic
+from services.runtime.sampling import sampling
 from services.runtime.server import CannotStart, Parts, Servicer, run
 
 
@@ -93,6 +96,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
         )
         async with (
             samples.reporting(),
+            sampling("cache", Gauges(store=GaugeStore(database)).look),
             pages.following(),
             upkeep.running(database),
             periodic("relay", every=timedelta(seconds=1), run_once=relay.run_once) as relaying,

@@ -26,15 +26,16 @@ from services.cache.outbox_store import refund_from
 from services.cache.request_store import LOCK_REQUEST, columns, request_from
 from services.runtime.batching import Batcher
 from services.runtime.database import Connection, Database
+from services.runtime.tracing import traceparent
 
 # Owners take turns: a new job is served one round after its owner's last one, but not before the
 # present round, which is that of the first job still waiting in its lane.
 INSERT_GENERATION = f"""
 INSERT INTO cache.generations (
     kind, pdf_hash, page, prompt_version, locale, effective_mode, model, scope, images_count,
-    context_fingerprint, owner, lane, generation_id, turn
+    context_fingerprint, owner, lane, generation_id, traceparent, turn
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, greatest(
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, greatest(
     coalesce((
         SELECT own.turn + 1
         FROM cache.generations AS own
@@ -194,6 +195,7 @@ async def _find_or_create(
             request.user_id,
             Lane.BACKGROUND if request.background else Lane.INTERACTIVE,
             generation_started_by(request.request_id),
+            traceparent() or None,
         )
         if row is not None:
             return generation_from(row), True

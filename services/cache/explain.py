@@ -39,6 +39,7 @@ from services.cache.domain import (
 from services.cache.generation_store import GenerationStore
 from services.cache.job_domain import Clocks
 from services.cache.memory import ReadyMemory, ReadyResult, ShareMemory
+from services.cache.metrics import ANSWERED, LOCK_FAILURES, count_refusal
 from services.cache.outbox_store import OutboxStore
 from services.cache.queue import JobBell, Pace
 from services.cache.refusals import PreferenceChanged, Refused, dead, require_admitted, reused
@@ -56,6 +57,8 @@ WAIT_FOR_TWIN_SECONDS = 2.0
 TWIN_POLL_SECONDS = 0.02
 # A user may change the mind while we look; nobody changes it every millisecond.
 MOST_SCOPES_TRIED = 3
+
+ATTACH_FAILURES = LOCK_FAILURES.labels("attach")
 
 # A result as it goes over the wire.
 Prepare = Callable[[Generation], bytes]
@@ -116,6 +119,15 @@ class ExplainPage:
         self._places: SingleFlight[UUID, Queue] = SingleFlight()
 
     async def explain(self, ask: Ask) -> Answer:
+        try:
+            answer = await self._explain(ask)
+        except GlossaError as error:
+            count_refusal(error.reason)
+            raise
+        ANSWERED[answer.outcome].inc()
+        return answer
+
+    async def _explain(self, ask: Ask) -> Answer:
         page = await self._pages.resolve(ask)
         if ask.kind == DOCUMENT_MARKDOWN:
             page = page.as_document()
@@ -206,7 +218,8 @@ class ExplainPage:
         if served := await self._served_long_ago(request, admission):
             await self._requests.drop_intent(request.request_id, request.nonce)
             return await self._answer(ask, served, Outcome.REPLAYED, admission)
-        attached = await self._attach(ask, page, request, admission.receipt.units)
+        with ATTACH_FAILURES.count_exceptions(DependencyDown):
+            attached = await self._attach(ask, page, request, admission.receipt.units)
         if attached is None:  # we took too long, and somebody has gone on with it
             return await self._answer_again(ask, page, may_take_over=False)
         return await self._answer_attached(ask, attached, admission)

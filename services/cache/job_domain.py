@@ -44,6 +44,8 @@ class Job(NamedTuple):
     leased_until: datetime
     deadline_at: datetime
     time_left: timedelta
+    # The span that started it, as W3C writes it.
+    traceparent: str | None = None
 
 
 class Result(NamedTuple):

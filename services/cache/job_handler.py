@@ -18,17 +18,22 @@ from datetime import timedelta
 import structlog
 from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1 import jobs_pb2 as pb
-from prometheus_client import Counter
 
 from services.cache.failed_store import FailedStore
 from services.cache.follow_handler import FollowHandler
 from services.cache.job_domain import Failure, Job, Lease, Progress, Result, Verdict
 from services.cache.job_store import JobStore
+from services.cache.metrics import (
+    LEASE_RENEWALS,
+    LEASE_STREAMS,
+    LEASES_LOST,
+    LOCK_FAILURES,
+)
 from services.cache.queue import JobBell, Pace
 from services.cache.status_store import StatusStore
 from services.cache.wire import MODES, check_result, pack_result
 from services.runtime.auth import allow
-from services.runtime.errors import InvalidInput
+from services.runtime.errors import DependencyDown, InvalidInput
 from services.runtime.interceptors import Context
 from services.runtime.timestamps import fill_timestamp
 from services.runtime.validation import parse_each, parse_text, parse_uuid, require
@@ -44,9 +49,6 @@ MAX_HEARTBEAT_SECONDS = 3600
 # How long a stream that ends here waits to hear which jobs have arrived.
 ACKNOWLEDGE_SECONDS = 1.0
 
-LEASES_LOST = Counter(
-    "glossa_cache_leases_lost_total", "Calls of late workers that changed nothing.", ["call"]
-)
 # What a worker may report; the other stages are the Cache's own.
 _STAGES = {
     cache_pb2.STAGE_READING: "reading",
@@ -83,7 +85,7 @@ class JobHandler(FollowHandler):
     async def LeaseJobs(
         self, request_iterator: AsyncIterator[pb.LeaseJobsRequest], context: Context
     ) -> AsyncIterator[pb.LeaseJobsResponse]:
-        with self._bell.listen() as woken:
+        with self._bell.listen() as woken, LEASE_STREAMS.track_inprogress():
             worker = _LeaseStream(woken)
             reading = asyncio.create_task(worker.read(request_iterator))
             try:
@@ -109,6 +111,7 @@ class JobHandler(FollowHandler):
         _require_worker(request.worker_id, len(request.leases), "leases")
         renewals = parse_each("leases", request.leases, _progress)
         kept, lost = await self._store.renew_leases(renewals)
+        LEASE_RENEWALS.inc(len(kept))
         LEASES_LOST.labels("renew").inc(lost)
         _log_leases("heartbeat_extended", [one.lease for one in kept], logging.DEBUG)
         response = pb.RenewLeasesResponse(kept=[str(one.lease.generation_id) for one in kept])
@@ -161,7 +164,8 @@ class JobHandler(FollowHandler):
         """Jobs for a worker. Of those sent one by one, what it does not take is given back."""
         if worker.credits == 0 or worker.seems_frozen:
             return
-        jobs = await self._store.lease_jobs(worker.worker_id, min(worker.credits, MAX_BATCH))
+        with LOCK_FAILURES.labels("lease").count_exceptions(DependencyDown):
+            jobs = await self._store.lease_jobs(worker.worker_id, min(worker.credits, MAX_BATCH))
         worker.credits -= len(jobs)
         worker.found_nothing = not jobs
         if not jobs:
@@ -367,6 +371,8 @@ def _render_jobs(jobs: Sequence[Job]) -> pb.LeaseJobsResponse:
         lease = message.lease
         lease.generation_id, lease.attempt = str(job.lease.generation_id), job.lease.attempt
         message.pdf_hash, message.page = job.key.pdf_hash, job.key.page
+        if job.traceparent:
+            message.traceparent = job.traceparent
         fill_timestamp(message.created_at, job.created_at)
     return batch
 

@@ -22,8 +22,10 @@ from services.cache.job_domain import (
     Result,
     Verdict,
 )
+from services.cache.metrics import LEASE_WAITS
 from services.cache.samples import SampleKey
 from services.runtime.database import Connection, Database
+from services.runtime.tracing import past_span
 
 # $1 worker, $2 how many, $3 lease, $4 attempts allowed, $5 to $8 the parts of the deadline,
 # $9 lane, $10 the first turn to look at. Owners in turns. SKIP LOCKED lets replicas hand out jobs
@@ -55,7 +57,7 @@ WHERE job.generation_id = ANY(ARRAY(
 RETURNING job.generation_id, job.attempts, job.kind, job.pdf_hash, job.page, job.prompt_version,
           job.locale, job.effective_mode, job.model, job.scope, job.images_count, job.created_at,
           job.leased_until, job.deadline_at, job.deadline_at - now() AS time_left,
-          job.turn, job.run_after
+          job.traceparent, job.turn, job.run_after
 """
 
 
@@ -275,7 +277,16 @@ class JobStore:
         # UPDATE returns rows in any order.
         rows.sort(key=lambda row: (row["turn"], row["run_after"]))
         place.note(rows[0]["turn"] if rows else 0)
+        self._note_waits(lane, rows)
         return [_job(row) for row in rows]
+
+    def _note_waits(self, lane: Lane, rows: Sequence[asyncpg.Record]) -> None:
+        wait_seconds, lease = LEASE_WAITS[lane], self._clocks.lease
+        for row in rows:
+            due_at, leased_at = row["run_after"], row["leased_until"] - lease
+            wait_seconds.observe((leased_at - due_at).total_seconds())
+            if parent := row["traceparent"]:
+                past_span("queue", parent=parent, began_at=due_at, ended_at=leased_at)
 
     async def _lease(
         self, connection: Connection, lane: Lane, first_turn: int, worker_id: str, limit: int
@@ -388,4 +399,4 @@ def lease_from(row: asyncpg.Record) -> Lease:
 def _job(row: asyncpg.Record) -> Job:
     """The columns of LEASE_JOBS as they stand there."""
     columns = tuple(row)
-    return Job(Lease(*columns[:2]), Key(*columns[2:10]), *columns[10:15])
+    return Job(Lease(*columns[:2]), Key(*columns[2:10]), *columns[10:16])

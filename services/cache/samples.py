@@ -10,9 +10,9 @@ from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import structlog
-from prometheus_client import Counter
 
 from services.cache.domain import Ask, Outcome, ResolvedPage
+from services.cache.metrics import SAMPLES_LOST
 from services.runtime.errors import DependencyDown, GlossaError
 from services.runtime.periodic import periodic
 
@@ -22,12 +22,6 @@ SEND_EVERY = timedelta(seconds=1)
 SAMPLES_PER_CALL = 5_000
 # Some seconds of the heaviest load; what is more is lost rather than kept in memory.
 MOST_WAITING = 50_000
-
-LOST = Counter(
-    "glossa_cache_samples_lost_total",
-    'Requests whose latency the Worker does not know: "overflow", "refused" or "stopped".',
-    ["why"],
-)
 
 
 class SampleKey(NamedTuple):
@@ -92,7 +86,7 @@ class Samples:
 
     def _add(self, sample: Sample) -> None:
         if len(self._waiting) >= MOST_WAITING:
-            LOST.labels("overflow").inc()
+            SAMPLES_LOST.labels("overflow").inc()
         else:
             self._waiting.append(sample)
 
@@ -103,7 +97,9 @@ class Samples:
             yield
         with suppress(GlossaError):
             await self.send_waiting()
-        LOST.labels("stopped").inc(len(self._waiting) + len(self._batch[1] if self._batch else ()))
+        SAMPLES_LOST.labels("stopped").inc(
+            len(self._waiting) + len(self._batch[1] if self._batch else ())
+        )
 
     async def send_waiting(self) -> None:
         """Everything noted so far; while the Worker is away it waits."""
@@ -120,7 +116,7 @@ class Samples:
                 raise
             except GlossaError as error:
                 # Sending it again would not help.
-                LOST.labels("refused").inc(len(samples))
+                SAMPLES_LOST.labels("refused").inc(len(samples))
                 log.warning("samples_refused", reason=error.reason, count=len(samples))
             self._batch = None
 

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 
 import structlog
-from prometheus_client import Counter
 
 from services.cache.job_domain import Failure, Lease, Verdict
+from services.cache.metrics import SWEEPS, SWEPT
 from services.cache.queue_store import QueueStore
 from services.cache.request_store import RequestStore
 from services.cache.response_store import ResponseStore
@@ -15,15 +15,6 @@ from services.runtime.database import Database
 log = structlog.get_logger()
 
 LEADER = "cache:sweep"
-
-SWEPT = Counter(
-    "glossa_cache_swept_total",
-    "What the sweep put right or cleared away.",
-    ["what"],
-)
-SWEEPS = Counter(
-    "glossa_cache_sweeps_total", "Sweeps that came to their end, here or left to a leader.", ["by"]
-)
 
 
 class Sweep:

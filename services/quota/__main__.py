@@ -9,11 +9,13 @@ from glossa.quota.v1.quota_pb2_grpc import add_QuotaServiceServicer_to_server
 from services.quota.config import Config
 from services.quota.cost_store import CostStore
 from services.quota.gate import Gate
+from services.quota.gauges import Gauges
 from services.quota.handler import QuotaHandler
 from services.quota.ledger_store import LedgerStore
 from services.quota.store import QuotaStore
 from services.runtime.database import open_database
 from services.runtime.periodic import periodic
+from services.runtime.sampling import sampling
 from services.runtime.server import Parts, Servicer, run
 
 
@@ -25,11 +27,11 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
         application_name="quota",
         pool_size=config.database_pool_size,
     ) as database:
-        store = QuotaStore(database, rules)
+        store, costs = QuotaStore(database, rules), CostStore(database, rules)
         handler = QuotaHandler(
             store=store,
             ledger=LedgerStore(database),
-            costs=CostStore(database, rules),
+            costs=costs,
             gate=Gate(
                 answer_within=timedelta(seconds=config.answer_within_seconds),
                 max_waiting=config.max_waiting_calls,
@@ -40,8 +42,9 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             handler=handler,
             add=add_QuotaServiceServicer_to_server,
         )
-        async with periodic(
-            "prune_windows", every=timedelta(hours=1), run_once=store.prune_windows
+        async with (
+            periodic("prune_windows", every=timedelta(hours=1), run_once=store.prune_windows),
+            sampling("quota", Gauges(costs=costs).look),
         ):
             yield Parts(servicers=[servicer])
 

@@ -1,7 +1,6 @@
 """QuotaService as gRPC sees it: check, call, render; decides nothing."""
 
-from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -12,10 +11,10 @@ from google.protobuf.duration_pb2 import Duration
 
 from services.quota import wire
 from services.quota.cost_store import CostStore
-from services.quota.domain import Answer, Decision, Operation
+from services.quota.domain import Decision, Operation
 from services.quota.gate import Gate
 from services.quota.ledger_store import LedgerStore
-from services.quota.metrics import DECISIONS, SHADOW_DECISIONS
+from services.quota.metrics import count_answers, count_refunds
 from services.quota.store import QuotaStore, RequestIdReused
 from services.runtime.auth import NotYourUser, allow, current_caller, require_user
 from services.runtime.errors import DependencyDown, InvalidInput, NotFound
@@ -66,7 +65,7 @@ class QuotaHandler(QuotaServiceServicer):
     async def Admit(self, request: pb.AdmitRequest, context: Context) -> pb.AdmitResponse:
         wanted = wire.admit_request(request)
         [answer] = await self._ask(context, self._store.admit_many([wanted]))
-        _count([answer])
+        count_answers([answer])
         if answer.decision == Decision.REQUEST_ID_REUSED:
             raise RequestIdReused(
                 "request_id was used for something else; use a new one", field="request_id"
@@ -82,7 +81,7 @@ class QuotaHandler(QuotaServiceServicer):
         _require_batch(len(request.requests), "requests")
         wanted = parse_each("requests", request.requests, wire.admit_request)
         answers = await self._ask(context, self._store.admit_many(wanted))
-        _count(answers)
+        count_answers(answers)
         return wire.admit_responses(answers)
 
     @allow("cache", "admin")
@@ -95,6 +94,7 @@ class QuotaHandler(QuotaServiceServicer):
             refunds = parse_each("items", request.items, wire.refund)
             settled = await self._ask(context, self._store.settle_refunds(refunds))
             pairs = list(zip(refunds, settled, strict=True))
+        count_refunds(pairs)
         return pb.RefundResponse(items=[wire.refunded(item, told) for item, told in pairs])
 
     @allow("gateway", "cache", "admin", "user")
@@ -249,14 +249,6 @@ class QuotaHandler(QuotaServiceServicer):
                     " quota.model_prices; nothing was recorded",
                     field=f"operations[{index}].model",
                 )
-
-
-def _count(answers: Sequence[Answer]) -> None:
-    for decision, times in Counter(answer.decision for answer in answers).items():
-        DECISIONS.labels(decision).inc(times)
-    for shadow_decision, times in Counter(answer.shadow_decision for answer in answers).items():
-        if shadow_decision is not None:
-            SHADOW_DECISIONS.labels(shadow_decision).inc(times)
 
 
 def _own_user(given: str) -> str:

@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from services.runtime.errors import DependencyDown
+from services.runtime.tracing import batch as traced_batch
+from services.runtime.tracing import traceparent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,7 +31,8 @@ class Batcher(Generic[Item, Result]):
         self._send = send
         self._max_batch = max_batch
         self._max_waiting = max_waiting
-        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        # Each with the span it belongs to.
+        self._waiting: deque[tuple[Item, asyncio.Future[Result], str]] = deque()
         self._sending: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Result:
@@ -40,7 +43,7 @@ class Batcher(Generic[Item, Result]):
                 retry_after=timedelta(seconds=1),
             )
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+        self._waiting.append((item, future, traceparent()))
         if self._sending is None:
             # A context of its own: the batch must not inherit the deadline of whoever came first.
             self._sending = asyncio.create_task(self._send_all(), context=Context())
@@ -56,27 +59,28 @@ class Batcher(Generic[Item, Result]):
         finally:
             self._sending = None
 
-    def _take_batch(self) -> list[tuple[Item, "asyncio.Future[Result]"]]:
-        batch: list[tuple[Item, asyncio.Future[Result]]] = []
+    def _take_batch(self) -> "list[tuple[Item, asyncio.Future[Result], str]]":
+        batch: list[tuple[Item, asyncio.Future[Result], str]] = []
         while self._waiting and len(batch) < self._max_batch:
-            item, future = self._waiting.popleft()
-            if not future.done():  # its caller may have gone away
-                batch.append((item, future))
+            waiting = self._waiting.popleft()
+            if not waiting[1].done():  # its caller may have gone away
+                batch.append(waiting)
         return batch
 
-    async def _send_batch(self, batch: list[tuple[Item, "asyncio.Future[Result]"]]) -> None:
+    async def _send_batch(self, batch: "list[tuple[Item, asyncio.Future[Result], str]]") -> None:
         try:
-            results = await self._send([item for item, _ in batch])
+            with traced_batch([parent for _, _, parent in batch]):
+                results = await self._send([item for item, _, _ in batch])
             assert len(results) == len(batch), "one result per item"
         except asyncio.CancelledError:
-            for _, future in batch:
+            for _, future, _ in batch:
                 future.cancel()
             raise
         except Exception as error:  # everyone in the batch learns of it
-            for _, future in batch:
+            for _, future, _ in batch:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (_, future), result in zip(batch, results, strict=True):
+        for (_, future, _), result in zip(batch, results, strict=True):
             if not future.done():
                 future.set_result(result)

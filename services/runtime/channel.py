@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from services.runtime import request
+from services.runtime import request, tracing
 from services.runtime.errors import DependencyDown, DependencyFailed
 from services.runtime.status import from_call
 
@@ -123,6 +123,8 @@ class _Preparation:
         call_id = request.request_id.get()
         if call_id:
             metadata.add(request.REQUEST_ID_HEADER, call_id)
+        if parent := tracing.traceparent():
+            metadata.add(tracing.TRACEPARENT_HEADER, parent)
         return details._replace(metadata=metadata, timeout=self._timeout(details.timeout))
 
     def _timeout(self, asked: float | None) -> float:

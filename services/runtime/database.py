@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -12,6 +13,7 @@ import structlog
 
 from services.runtime.errors import DependencyDown
 from services.runtime.periodic import periodic
+from services.runtime.pool_metrics import PoolMetrics, pool_metrics
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
@@ -28,6 +30,7 @@ STATEMENT_SECONDS = 5.0
 LOCK_SECONDS = 3.0
 RETRY_AFTER = timedelta(seconds=1)
 LISTEN_AGAIN = timedelta(seconds=1)
+COUNT_EVERY = timedelta(seconds=1)
 
 TRY_LEADING = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))"
 # Who leads waits for its own statements on other connections.
@@ -60,14 +63,38 @@ _DRIVER_ERRORS = (
 class Database:
     """One service's pool. A `transaction` commits when its block ends and rolls back on error."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]") -> None:
+    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", metrics: PoolMetrics) -> None:
         self._pool = pool
+        self._metrics = metrics
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         with _driver_trouble():
-            async with self._pool.acquire(timeout=ACQUIRE_SECONDS) as connection:
+            connection = await self._acquire()
+            try:
                 yield connection
+            finally:
+                await self._pool.release(connection)
+
+    async def _acquire(self) -> Connection:
+        metrics, began = self._metrics, time.perf_counter()
+        metrics.waiting.inc()
+        try:
+            connection = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
+        except Exception:
+            metrics.failures.inc()
+            raise
+        finally:
+            metrics.waiting.dec()
+        metrics.acquire_seconds.observe(time.perf_counter() - began)
+        return connection
+
+    async def count_connections(self) -> None:
+        """Tell how much of the pool is used."""
+        idle = self._pool.get_idle_size()
+        self._metrics.connections.labels("idle").set(idle)
+        self._metrics.connections.labels("used").set(self._pool.get_size() - idle)
+        self._metrics.limit.set(self._pool.get_max_size())
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -146,8 +173,12 @@ async def open_database(
             reason="DATABASE_UNAVAILABLE",
             retry_after=RETRY_AFTER,
         ) from error
+    database = Database(pool, pool_metrics(application_name))
     try:
-        yield Database(pool)
+        async with periodic(
+            "count_connections", every=COUNT_EVERY, run_once=database.count_connections
+        ):
+            yield database
     finally:
         # A pool whose server is gone never closes politely.
         pool.terminate()

@@ -17,7 +17,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from services.runtime import request
+from services.runtime import request, tracing
 from services.runtime.auth import TokenVerifier
 from services.runtime.errors import Forbidden, GlossaError, InvalidInput, Unauthenticated
 from services.runtime.metrics import MethodMetrics, RequestMetrics
@@ -27,6 +27,9 @@ log = structlog.get_logger()
 
 # Any good token may ask what the contract is.
 REFLECTION_PREFIX = "/grpc.reflection."
+
+# What our own services call themselves.
+SERVICE_SCOPES = frozenset({"registry", "cache", "worker"})
 
 # On a handler's method: how its messages are read, where parsing all of them would cost too much,
 # and that its answers may be bytes already.
@@ -106,7 +109,7 @@ class CallGuard:
         async def guarded(message: Any, context: Context) -> Any:
             call = _Call(method, metrics)
             try:
-                self._admit(method, context)
+                self._admit(call, context)
                 answer = await behaviour(_decoded(message), context)
             except BaseException as error:
                 if isinstance(error, GlossaError) and isinstance(message, AsyncIterable):
@@ -126,7 +129,7 @@ class CallGuard:
         async def guarded(message: Any, context: Context) -> AsyncIterator[Any]:
             call = _Call(method, metrics)
             try:
-                self._admit(method, context)
+                self._admit(call, context)
                 # Closed here and now, so that what the handler holds is not left to the collector.
                 async with aclosing(behaviour(_decoded(message), context)) as answers:
                     async for answer in answers:
@@ -138,7 +141,8 @@ class CallGuard:
 
         return guarded
 
-    def _admit(self, method: str, context: Context) -> None:
+    def _admit(self, call: "_Call", context: Context) -> None:
+        method = call.method
         metadata = dict(context.invocation_metadata() or ())
         request.request_id.set(
             request.accept_request_id(_text(metadata.get(request.REQUEST_ID_HEADER)))
@@ -152,6 +156,7 @@ class CallGuard:
         if not caller.scopes & allowed and not method.startswith(REFLECTION_PREFIX):
             raise Forbidden(f"this token may not call {method}")
         request.caller.set(caller)
+        call.trace(_text(metadata.get(tracing.TRACEPARENT_HEADER)), caller)
 
 
 class GuardedServer:
@@ -233,22 +238,30 @@ class _Call:
     """One call's beginning and end: metrics, log line, and the status the client sees."""
 
     def __init__(self, method: str, metrics: MethodMetrics) -> None:
-        self._method = method
+        self.method = method
         self._metrics = metrics
         self._started = time.perf_counter()
+        self._span: tracing.ServedCall | None = None
 
-    def end(self, code: str, **fields: Any) -> None:
+    def trace(self, parent: str, caller: request.Caller) -> None:
+        """Whoever comes from outside begins a trace; what services do by themselves is none."""
+        may_begin = not caller.scopes & SERVICE_SCOPES
+        self._span = tracing.served_call(self.method, parent, may_begin=may_begin)
+
+    def end(self, code: str, reason: str = "") -> None:
         seconds = time.perf_counter() - self._started
         self._metrics.count(code, seconds)
         caller = request.caller.get()
         log.info(
             "call",
-            method=self._method,
+            method=self.method,
             code=code,
             milliseconds=round(seconds * 1000, 1),
             caller=caller.subject if caller and not caller.is_user else "user" if caller else None,
-            **fields,
+            **({"reason": reason} if reason else {}),
         )
+        if self._span is not None:
+            self._span.end(code, reason)
 
     async def fail(self, error: BaseException, context: Context) -> None:
         """Record the failure and answer it; returns only for errors that must go on up."""
@@ -259,7 +272,7 @@ class _Call:
             self.end("CANCELLED")
         elif isinstance(error, Exception):
             # The text of an unexpected error may hold anything: it stays in the log.
-            log.exception("unexpected_error", method=self._method)
+            log.exception("unexpected_error", method=self.method)
             self.end("INTERNAL")
             await _abort(context, grpc.StatusCode.INTERNAL, "internal error", ())
 

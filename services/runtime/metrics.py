@@ -1,26 +1,61 @@
 """Prometheus metrics every service exports, and the HTTP port they are scraped from."""
 
+import platform
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
+from itertools import product
+from typing import TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import Counter, Histogram, make_wsgi_app
+from prometheus_client import (
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    make_wsgi_app,
+)
 from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.metrics import MetricWrapperBase
+
+# A second series for each counter, saying when it was made: nobody asks.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 # How soon the HTTP port notices that it is to stop.
 STOP_POLL_SECONDS = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
+# Codes that are there from the start, so that the very first failure is seen as a rise.
+FIRST_CODES = ("OK", "INTERNAL", "UNAVAILABLE")
+
+Metric = TypeVar("Metric", bound=MetricWrapperBase)
+
+
+def from_zero(metric: Metric, *values: Iterable[str]) -> Metric:
+    """Give every combination of label values its series now: a rise from nothing is no rise."""
+    for combination in product(*values):
+        metric.labels(*combination)
+    return metric
+
+
 class RequestMetrics:
     """Calls served, by method and gRPC code."""
 
-    requests: Counter
-    seconds: Histogram
+    def __init__(self, service: str) -> None:
+        self.requests = Counter(
+            f"glossa_{service}_requests_total",
+            "Calls served, by method and gRPC code.",
+            ["method", "code"],
+        )
+        self.seconds = Histogram(
+            f"glossa_{service}_request_seconds",
+            "How long calls took, streams from their beginning to their end.",
+            ["method"],
+            buckets=REQUEST_BUCKETS,
+        )
 
     def of_method(self, method: str) -> "MethodMetrics":
         return MethodMetrics(self, method.rpartition("/")[2])
@@ -32,7 +67,7 @@ class MethodMetrics:
     def __init__(self, metrics: RequestMetrics, name: str) -> None:
         self._requests = metrics.requests
         self._name = name
-        self._by_code: dict[str, Counter] = {}
+        self._by_code = {code: metrics.requests.labels(name, code) for code in FIRST_CODES}
         self._seconds = metrics.seconds.labels(name)
 
     def count(self, code: str, seconds: float) -> None:
@@ -45,19 +80,17 @@ class MethodMetrics:
 
 @cache
 def request_metrics(service: str) -> RequestMetrics:
-    return RequestMetrics(
-        requests=Counter(
-            f"glossa_{service}_requests_total",
-            "Calls served, by method and gRPC code.",
-            ["method", "code"],
-        ),
-        seconds=Histogram(
-            f"glossa_{service}_request_seconds",
-            "How long calls took, streams from their beginning to their end.",
-            ["method"],
-            buckets=REQUEST_BUCKETS,
-        ),
+    return RequestMetrics(service)
+
+
+@cache
+def build_info(service: str) -> Gauge:
+    """Tells which version runs; the value is always 1."""
+    gauge = Gauge(
+        f"glossa_{service}_build_info", "Which version runs, and on what.", ["version", "python"]
     )
+    gauge.labels(version("glossa"), platform.python_version()).set(1)
+    return gauge
 
 
 class _QuietHandler(WSGIRequestHandler):

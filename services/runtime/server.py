@@ -23,8 +23,10 @@ from services.runtime.auth import SCOPES_ATTRIBUTE, TokenVerifier
 from services.runtime.errors import GlossaError
 from services.runtime.interceptors import CallGuard, Policies
 from services.runtime.logging import configure_logging
-from services.runtime.metrics import metrics_port, request_metrics
+from services.runtime.loop_lag import loop_lag, watching_the_loop
+from services.runtime.metrics import build_info, metrics_port, request_metrics
 from services.runtime.settings import ServiceSettings
+from services.runtime.tracing import TracingNotInstalled, tracing
 
 log = structlog.get_logger()
 
@@ -77,10 +79,11 @@ def starting(service: str, settings: type[Settings]) -> Iterator[Settings]:
     try:
         config = settings()
         configure_logging(service, level=config.log_level)
-        yield config
+        with tracing(service, config.tracing):
+            yield config
     except ValidationError as error:
         sys.exit(f"{service} cannot start: {_explain(error)}")
-    except (CannotStart, GlossaError, OSError, SettingsError) as error:
+    except (CannotStart, GlossaError, OSError, SettingsError, TracingNotInstalled) as error:
         sys.exit(f"{service} cannot start: {error}")
 
 
@@ -89,7 +92,8 @@ async def running(
     service: str, config: Settings, compose: Compose[Settings]
 ) -> AsyncIterator[Running]:
     """Serve until the block ends, then drain: health first, then streams, then calls under way."""
-    async with compose(config) as parts:
+    build_info(service)
+    async with watching_the_loop(loop_lag(service).observe), compose(config) as parts:
         server = _build_server(service, config, parts.servicers)
         status = await _add_health(server, parts.servicers)
         port = _listen(server, config)

@@ -58,4 +58,6 @@ class ServiceSettings(BaseSettings):
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_concurrent_rpcs: int = Field(default=2000, ge=1)
     drain_seconds: float = Field(default=10.0, ge=0)
+    # Unset: as OpenTelemetry's own variables say.
+    tracing: bool | None = None
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

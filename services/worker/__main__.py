@@ -30,7 +30,6 @@ from services.worker.handler import WorkerHandler, render_update
 from services.worker.image_analysis import ImageAnalysis
 from services.worker.image_store import ImageStore
 from services.worker.lease_loop import LeaseLoop
-from services.worker.loop_lag import watching_the_loop
 from services.worker.metrics_store import MetricsStore
 from services.worker.model import Explainer
 from services.worker.model_calls import ModelCalls
@@ -159,12 +158,7 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Base]]:
         base = Base(
             database=database, events=events, jobs=jobs, quota=quota, cache_channel=cache_channel
         )
-        async with (
-            operations.reporting(),
-            events.announcing(),
-            forgetting(chunks, images),
-            watching_the_loop(),
-        ):
+        async with operations.reporting(), events.announcing(), forgetting(chunks, images):
             yield loop, base
 
 

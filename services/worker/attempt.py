@@ -21,7 +21,7 @@ from services.worker.domain import (
 )
 from services.worker.generation import progress_event
 from services.worker.image_analysis import Tell
-from services.worker.metrics import ATTEMPT_SECONDS, ATTEMPTS
+from services.worker.metrics import ATTEMPT_CLASSES, ATTEMPT_SECONDS, ATTEMPTS, count_generation
 from services.worker.model import ModelError, ModelMismatch, ModelPaused
 from services.worker.pipeline import Pipeline
 
@@ -33,6 +33,9 @@ _ENDS = frozenset({"ready", "failed"})
 # While workers are being replaced, some jobs are for the others. Held, so that they are not taken
 # by us again and again, and not for long, since somebody waits for them.
 MISMATCH_HOLD = timedelta(seconds=5)
+
+TIMEOUT = "ATTEMPT_TIMEOUT"
+CRASH = "INTERNAL_ERROR"
 
 # Nothing was done for the job: it goes back untouched.
 Untouched = ModelPaused | ModelMismatch
@@ -61,9 +64,16 @@ class Attempts:
         self, job: Job, deadline: Deadline, report: Report, hand_in: Callable[[], None]
     ) -> None:
         """Runs one attempt to its verdict; `hand_in` is called when only delivery is left."""
-        started, result = time.perf_counter(), "cancelled"
+        started, result, chunks = time.perf_counter(), "cancelled", 1
+
+        def note(progress: Progress) -> None:
+            nonlocal chunks
+            chunks = max(chunks, progress.chunks)
+            report(progress)
+
         try:
-            outcome = await self._outcome(job, deadline, report)
+            outcome = await self._outcome(job, deadline, note)
+            ATTEMPT_CLASSES.labels(class_of(outcome)).inc()
             hand_in()
             result = await self._deliver(job, outcome)
         except DependencyDown as error:
@@ -71,8 +81,11 @@ class Attempts:
             result = "undelivered"
             log.warning("attempt_undelivered", reason=error.reason)
         finally:
+            seconds = time.perf_counter() - started
             ATTEMPTS.labels(result).inc()
-            ATTEMPT_SECONDS.observe(time.perf_counter() - started)
+            ATTEMPT_SECONDS.observe(seconds)
+            if result == "ready":
+                count_generation(job, chunks=chunks, seconds=seconds)
             log.info("attempt_ended", result=result)
 
     async def _outcome(
@@ -82,7 +95,7 @@ class Attempts:
             async with deadline.running():
                 return await self._make(job, lambda progress: self._tell(job, progress, report))
         except TimeoutError:
-            return Failure(reason="ATTEMPT_TIMEOUT", message="It took longer than allowed.")
+            return Failure(reason=TIMEOUT, message="It took longer than allowed.")
         except ModelPaused as pause:
             return pause
         except ModelMismatch as mismatch:
@@ -116,6 +129,17 @@ class Attempts:
         return result
 
 
+def class_of(outcome: Result | Failure | Untouched) -> str:
+    """What an attempt came to, in a word for metrics."""
+    if isinstance(outcome, Result):
+        return "ok"
+    if isinstance(outcome, Untouched):
+        return "untouched"
+    if outcome.reason in (TIMEOUT, CRASH):
+        return "timeout" if outcome.reason == TIMEOUT else "crash"
+    return "permanent" if outcome.permanent else "transient"
+
+
 def failure_of(error: Exception) -> Failure:
     """What to tell about an error: its reason, whether trying again can help, and no internals."""
     if isinstance(error, ModelError):
@@ -133,4 +157,4 @@ def failure_of(error: Exception) -> Failure:
         permanent = error.code == "INVALID_ARGUMENT"
         return Failure(reason=error.reason, message=error.message, permanent=permanent)
     log.error("attempt_crashed", exc_info=error)
-    return Failure(reason="INTERNAL_ERROR", message="Something went wrong on our side.")
+    return Failure(reason=CRASH, message="Something went wrong on our side.")

@@ -29,6 +29,7 @@ from services.worker.domain import (
     Verdict,
 )
 from services.worker.generation import GenerationView
+from services.worker.metrics import MODEL_COST_DOLLARS, NANODOLLARS
 from services.worker.report_wire import dead_letter_from, redriven_from, spending_from
 from services.worker.wire import (
     duration_message,
@@ -144,7 +145,8 @@ class Quota:
             operations=[operation_message(call) for call in calls]
         )
         with calling("quota"):
-            await self._stub.RecordOperations(request, timeout=CALL_SECONDS)
+            response = await self._stub.RecordOperations(request, timeout=CALL_SECONDS)
+        MODEL_COST_DOLLARS.inc(sum(response.cost_nanodollars) / NANODOLLARS)
 
     async def read_spending(self, generation_ids: Sequence[UUID]) -> Spending:
         """What generations have cost so far, and how today's money stands."""

@@ -72,6 +72,8 @@ class Job:
     model: str
     prompt_version: str
     time_left: timedelta
+    # The span that started it, where somebody traces.
+    traceparent: str = ""
 
 
 class ImageType(StrEnum):

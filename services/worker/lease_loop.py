@@ -12,11 +12,17 @@ import structlog
 from services.runtime import request
 from services.runtime.errors import GlossaError
 from services.runtime.periodic import Periodic, periodic
+from services.runtime.tracing import span
 from services.worker.attempt import Attempts
 from services.worker.clients import Jobs
 from services.worker.deadline import Deadline
 from services.worker.domain import Job, Lease, Progress
-from services.worker.metrics import LEASES_LOST
+from services.worker.metrics import (
+    HEARTBEAT_FAILURES,
+    HEARTBEATS,
+    LEASES_LOST,
+    RUNNING_ATTEMPTS,
+)
 from services.worker.persistently import persistently
 
 log = structlog.get_logger()
@@ -195,10 +201,12 @@ class LeaseLoop:
             self._run(job, deadline), name=f"attempt {job.lease.generation_id}"
         )
         self._running[job.lease] = _Running(task=task, deadline=deadline)
+        RUNNING_ATTEMPTS.set(len(self._running))
         task.add_done_callback(lambda _: self._ended(job.lease))
 
     def _ended(self, lease: Lease) -> None:
         self._running.pop(lease, None)
+        RUNNING_ATTEMPTS.set(len(self._running))
         self._credits.put_nowait(1)
 
     async def _run(self, job: Job, deadline: Deadline) -> None:
@@ -208,12 +216,13 @@ class LeaseLoop:
             generation=str(lease.generation_id), attempt=lease.attempt
         )
         try:
-            await self._attempts.run(
-                job,
-                deadline,
-                report=lambda progress: self._report(lease, progress),
-                hand_in=lambda: self._hand_in(lease),
-            )
+            with span("attempt", parent=job.traceparent, **{"glossa.attempt": lease.attempt}):
+                await self._attempts.run(
+                    job,
+                    deadline,
+                    report=lambda progress: self._report(lease, progress),
+                    hand_in=lambda: self._hand_in(lease),
+                )
         except Exception:
             log.exception("attempt_failed")
 
@@ -230,8 +239,10 @@ class LeaseLoop:
         leases = {lease: running.progress for lease, running in self._running.items()}
         if not leases:
             return
+        HEARTBEATS.inc()
         try:
-            kept = await self._jobs.renew_leases(leases)
+            with HEARTBEAT_FAILURES.count_exceptions():
+                kept = await self._jobs.renew_leases(leases)
         except GlossaError as error:
             # The Cache decides when it is back; until then the work goes on.
             log.warning("leases_not_renewed", reason=error.reason, leases=len(leases))

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
+from services.runtime.tracing import span
 from services.worker.domain import Description, Explanation, Image, Job, ModelCall, Page, Usage
-from services.worker.metrics import MODEL_CALLS
+from services.worker.metrics import MODEL_CALL_SECONDS, MODEL_CALLS, count_tokens
 from services.worker.model import Explainer, ModelError
 from services.worker.operations import Operations
 from services.worker.throttle import Throttle
@@ -42,11 +43,13 @@ class ModelCalls:
 
     async def explain(self, job: Job, page: Page) -> Explanation:
         async with self._throttle.slot():
-            return await self._reported(job, self._explainer.explain(page))
+            with span("model explain", **{"glossa.model_kind": self._explainer.kind}):
+                return await self._reported(job, self._explainer.explain(page))
 
     async def describe(self, job: Job, image: Image) -> Description:
         async with self._throttle.slot():
-            return await self._reported(job, self._explainer.describe(image))
+            with span("model describe", **{"glossa.model_kind": self._explainer.kind}):
+                return await self._reported(job, self._explainer.describe(image))
 
     async def _reported(self, job: Job, call: Awaitable[Result]) -> Result:
         outcome, usage, started = "error", Usage(), time.perf_counter()
@@ -60,14 +63,17 @@ class ModelCalls:
             outcome = "cancelled"
             raise
         finally:
-            MODEL_CALLS.labels(self._explainer.kind, outcome).inc()
+            seconds, kind = time.perf_counter() - started, self._explainer.kind
+            MODEL_CALLS.labels(kind, outcome).inc()
+            MODEL_CALL_SECONDS.labels(kind).observe(seconds)
+            count_tokens(usage)
             self._operations.report(
                 ModelCall(
                     operation_id=uuid4(),
                     job=job,
                     model=self._explainer.model,
                     usage=usage,
-                    duration=timedelta(seconds=time.perf_counter() - started),
+                    duration=timedelta(seconds=seconds),
                     outcome=outcome,
                 )
             )

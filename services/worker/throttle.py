@@ -8,7 +8,13 @@ from datetime import timedelta
 
 import structlog
 
-from services.worker.metrics import MODEL_CALL_LIMIT, MODEL_QUOTA_EXHAUSTED
+from services.worker.metrics import (
+    MODEL_CALL_LIMIT,
+    MODEL_CALLS_UNDER_WAY,
+    MODEL_CALLS_WAITING,
+    MODEL_QUOTA_EXHAUSTED,
+    MODEL_RESUMES_AT,
+)
 from services.worker.model import (
     ModelError,
     ModelPaused,
@@ -95,7 +101,9 @@ class Throttle:
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """Waits for its turn; raises ModelPaused when it does not come."""
-        await self._enter()
+        with MODEL_CALLS_WAITING.track_inprogress():
+            await self._enter()
+        self._show()
         began_at = self._clock()
         try:
             yield
@@ -126,6 +134,9 @@ class Throttle:
 
     def _show(self) -> None:
         MODEL_CALL_LIMIT.set(self._pace.limit)
+        MODEL_CALLS_UNDER_WAY.set(self._under_way)
+        if pause := self._pace.pause_left(self._clock()):
+            MODEL_RESUMES_AT.set(time.time() + pause)
         MODEL_QUOTA_EXHAUSTED.set(self._pace.account_is_used_up)
 
     def _is_full(self) -> bool:

@@ -54,6 +54,7 @@ def job_from(message: jobs_pb2.Job) -> Job:
         model=message.model,
         prompt_version=message.prompt_version,
         time_left=message.time_left.ToTimedelta(),
+        traceparent=message.traceparent,
     )
 
 

@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.local.fake_answers import FAILURES, Answer, Question, notes, ok, picture, response
 from services.local.fake_openai import fake_openai
+from services.runtime.loop_lag import watching_the_loop
 from services.worker.domain import Page
-from services.worker.loop_lag import watching_the_loop
 from services.worker.offline import OfflineExplainer
 from tests.bench.documents import upload
 from tests.bench.report import Figure, standalone
@@ -147,7 +147,7 @@ def idle() -> Iterator["asyncio.Task[float]"]:
 async def _idle() -> float:
     code = (
         "import asyncio, sys\n"
-        "from services.worker.loop_lag import watching_the_loop\n"
+        "from services.runtime.loop_lag import watching_the_loop\n"
         "async def main():\n"
         "    lag = []\n"
         "    async with watching_the_loop(lag.append):\n"

@@ -128,7 +128,7 @@ CASES = {
     ),
     "INSERT_GENERATION": case(
         attach_store.INSERT_GENERATION,
-        f"{A_KEY}, 0, '', 'owner1', 0, gen_random_uuid()",
+        f"{A_KEY}, 0, '', 'owner1', 0, gen_random_uuid(), NULL",
         "generation_owner_turns_idx",
         "generation_turns_idx",
     ),
