@@ -1,6 +1,7 @@
 """Clients who ask, insist, watch, and write down every answer they were given."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,6 +36,10 @@ REPLAYED = quota_pb2.OUTCOME_REPLAYED
 
 class Dead(Exception):
     """The request was given up before it was answered; another id is needed."""
+
+
+class Wrong(Exception):
+    """The client was told what nobody should ever be told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +103,9 @@ class Client:
 
     async def go_on(self, stop: asyncio.Event) -> None:
         """Ask for one thing after another until told to stop; what was begun is finished."""
-        while not stop.is_set():
-            await self.do_something()
+        with contextlib.suppress(Wrong):  # it is in the log
+            while not stop.is_set():
+                await self.do_something()
 
     async def do_something(self) -> None:
         dice = self._random.random()
@@ -121,16 +127,17 @@ class Client:
             ask = Ask(request_id=request_id, user=self.user, pdf_hash=pdf_hash, page=page)
             try:
                 answers = await asyncio.gather(
-                    *(self._answered(ask, CACHES[turn:] + CACHES[:turn]) for turn in range(1 + twice))
+                    *(
+                        self._answered(ask, CACHES[turn:] + CACHES[:turn])
+                        for turn in range(1 + twice)
+                    )
                 )
             except Dead:
                 self._log.given_up.append(ask.request_id)
                 continue
             self._expect_same(ask, answers)
             found = next((one for one in answers if one.outcome != REPLAYED), answers[0])
-            known = Acknowledged(
-                ask=ask, generation_id=found.generation_id, outcome=found.outcome
-            )
+            known = Acknowledged(ask=ask, generation_id=found.generation_id, outcome=found.outcome)
             if not _failed_before(found):
                 self._log.acknowledged.append(known)
                 self._answers.append(known)
@@ -170,13 +177,11 @@ class Client:
             owner=registry_pb2.Owner(user_id=self.user), file_id=held[0]
         )
         stub: RegistryServiceStub = RegistryServiceStub(self._house.front("registry"))
-        try:
-            await self._insist(
-                lambda: stub.DeleteFile(request, metadata=self._bearer, timeout=CALL_SECONDS)
-            )
-        except grpc.aio.AioRpcError as error:
-            # The first try did it, and its answer was lost.
-            self._expect(error.code() is grpc.StatusCode.NOT_FOUND, f"delete: {error.details()}")
+        # Gone already: the first try did it, and its answer was lost.
+        await self._insist(
+            lambda: stub.DeleteFile(request, metadata=self._bearer, timeout=CALL_SECONDS),
+            may_be_gone=True,
+        )
 
     async def _answered(self, ask: Ask, caches: tuple[str, ...]) -> Any:
         turn = self._random.randrange(len(caches))
@@ -184,14 +189,14 @@ class Client:
         async def once() -> Any:
             nonlocal turn
             turn += 1
-            stub: CacheServiceStub = CacheServiceStub(
-                self._house.front(caches[turn % len(caches)])
-            )
+            stub: CacheServiceStub = CacheServiceStub(self._house.front(caches[turn % len(caches)]))
             return await _call(stub, ask, self._bearer)
 
         return await self._insist(once)
 
-    async def _insist(self, once: Callable[[], Awaitable[Any]]) -> Any:
+    async def _insist(
+        self, once: Callable[[], Awaitable[Any]], *, may_be_gone: bool = False
+    ) -> Any:
         while True:
             began = time.monotonic()
             try:
@@ -200,9 +205,10 @@ class Client:
                 reason = from_call(error).reason
                 if reason == DEAD:
                     raise Dead from error
+                if error.code() is grpc.StatusCode.NOT_FOUND and may_be_gone:
+                    return None
                 if error.code() not in PASSING and reason != RATE_LIMITED:
-                    self._log.wrong.append(f"{self.user}: {error.code()} {reason} {error.details()}")
-                    raise
+                    raise self._wrong(f"{error.code()} {reason} {error.details()}") from error
             finally:
                 late = time.monotonic() - began - CALL_SECONDS
                 self._log.late_seconds = max(self._log.late_seconds, late)
@@ -211,9 +217,7 @@ class Client:
 
     async def _followed(self, generation_id: str) -> int:
         """Watch to the end, at whichever worker answers, without missing a number."""
-        request = worker_pb2.WatchGenerationRequest(
-            generation_id=generation_id, user_id=self.user
-        )
+        request = worker_pb2.WatchGenerationRequest(generation_id=generation_id, user_id=self.user)
         turn = self._random.randrange(2)
         while True:
             stub: WorkerServiceStub = WorkerServiceStub(
@@ -227,13 +231,14 @@ class Client:
                         return message.status
             except grpc.aio.AioRpcError as error:
                 if error.code() not in PASSING:
-                    self._log.wrong.append(f"watch: {error.code()} {error.details()}")
-                    raise
+                    raise self._wrong(f"watch: {error.code()} {error.details()}") from error
             turn += 1
             await asyncio.sleep(PAUSE_SECONDS)
 
     def _hear(
-        self, request: worker_pb2.WatchGenerationRequest, message: worker_pb2.WatchGenerationResponse
+        self,
+        request: worker_pb2.WatchGenerationRequest,
+        message: worker_pb2.WatchGenerationResponse,
     ) -> None:
         step = message.sequence - request.after_sequence
         if request.resume and not message.snapshot:
@@ -245,6 +250,10 @@ class Client:
         self._expect(len(ids) <= 1, f"{ask} got {ids}")
         charged = [one for one in answers if one.outcome != REPLAYED and not _failed_before(one)]
         self._expect(len(charged) <= 1, f"{ask} was charged {len(charged)} times")
+
+    def _wrong(self, what: str) -> Wrong:
+        self._log.wrong.append(f"{self.user}: {what}")
+        return Wrong(what)
 
     def _expect(self, holds: bool, otherwise: str) -> None:
         if not holds:

@@ -200,7 +200,9 @@ async def open_house(
         stand = Stand(
             plan=plan,
             admin_url=admin_url,
-            urls={service: _through(wires[f"{service}>postgres"], urls[service]) for service in urls},
+            urls={
+                service: _through(wires[f"{service}>postgres"], urls[service]) for service in urls
+            },
             addresses={},
             stack=await stack.enter_async_context(AsyncExitStack()),
         )

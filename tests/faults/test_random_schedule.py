@@ -17,7 +17,7 @@ async def survive(seed: int, seconds: float) -> None:
     async with open_house() as house:
         schedule = Schedule(house, seed=seed, seconds=seconds)
         await schedule.run()
-        assert schedule.log.acknowledged
+        assert schedule.load.log.acknowledged
 
 
 @pytest.mark.timeout(600)
