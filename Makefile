@@ -27,8 +27,13 @@ test: setup ## Run the whole test suite on embedded parts, in parallel
 demo: setup ## Two users, one PDF: watch the first generate live and the second get it at once
 	@$(BIN)/glossa demo
 
-faults: setup ## The large budgets: 20,000 examples of the protocol model, every rare trace searched for
+faults: setup ## Everything that may go wrong, half an hour; SEED=1 replays a schedule, FAULT_MINUTES=8 is its length
+ifdef SEED
+	@$(BIN)/pytest -s -m faults tests/faults/test_random_schedule.py $(PYTEST_ARGS)
+else
 	@GLOSSA_MODEL_EXAMPLES=20000 $(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} tests/protocol $(PYTEST_ARGS)
+	@$(BIN)/pytest -s -m "faults or not faults" tests/faults $(PYTEST_ARGS)
+endif
 
 bench: setup bench-peers ## How fast, against limits and peers, in one table; ROWS="1 4" for some (needs a quiet machine)
 	@$(BIN)/python -m tests.bench $(ROWS)

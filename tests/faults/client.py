@@ -84,7 +84,7 @@ class Client:
         self._house = house
         self._log = log
         self._random = random.Random(seed)
-        self._bearer = house.stand.bearer("gateway")
+        self._bearer = house.bearer()
         # file id, hash and pages
         self._held: list[tuple[str, str, int]] = []
         self._own: set[str] = set()
@@ -126,12 +126,7 @@ class Client:
             request_id = str(UUID(int=self._random.getrandbits(128), version=4))
             ask = Ask(request_id=request_id, user=self.user, pdf_hash=pdf_hash, page=page)
             try:
-                answers = await asyncio.gather(
-                    *(
-                        self._answered(ask, CACHES[turn:] + CACHES[:turn])
-                        for turn in range(1 + twice)
-                    )
-                )
+                answers = await asyncio.gather(*(self._answered(ask) for _ in range(1 + twice)))
             except Dead:
                 self._log.given_up.append(ask.request_id)
                 continue
@@ -153,7 +148,7 @@ class Client:
         if all(known.ask.pdf_hash != pdf_hash for _, pdf_hash, _ in self._held):
             return  # given away since
         try:
-            answer = await self._answered(known.ask, CACHES)
+            answer = await self._answered(known.ask)
         except Dead:
             # A failed generation's requests are given back, and still answered.
             self._log.wrong.append(f"{known.ask.request_id} was answered and is dead now")
@@ -183,13 +178,14 @@ class Client:
             may_be_gone=True,
         )
 
-    async def _answered(self, ask: Ask, caches: tuple[str, ...]) -> Any:
-        turn = self._random.randrange(len(caches))
+    async def _answered(self, ask: Ask) -> Any:
+        """By either Cache; another try asks the other one."""
+        turn = self._random.randrange(len(CACHES))
 
         async def once() -> Any:
             nonlocal turn
             turn += 1
-            stub: CacheServiceStub = CacheServiceStub(self._house.front(caches[turn % len(caches)]))
+            stub: CacheServiceStub = CacheServiceStub(self._house.front(CACHES[turn % len(CACHES)]))
             return await _call(stub, ask, self._bearer)
 
         return await self._insist(once)

@@ -5,11 +5,11 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import asyncpg
 import grpc
@@ -19,14 +19,14 @@ from services.doctor.examine import find_violations
 from services.local.bootstrap import bootstrap, ensure_database
 from services.local.free_ports import free_ports
 from services.local.kept_postgres import KeptPostgres
-from services.local.processes import KeptService
+from services.local.processes import KeptService, is_serving
 from services.local.state import State
 from services.local.supervisor import SuitePlan
 from services.quota.config import Config as QuotaConfig
 from tests.bench.stand import Stand
 from tests.e2e.conftest import reachable_folder
 from tests.fake_openai import FakeOpenAI, fake_openai
-from tests.faults.fault_proxy import FAIR, FaultProxy, fault_proxy
+from tests.faults.fault_proxy import FAIR, FaultProxy, Manner, Weather, fault_proxy
 
 REPLICAS = {
     "registry": "registry",
@@ -90,12 +90,18 @@ SELECT NOT EXISTS (SELECT FROM cache.generations WHERE status = 'generating')
 """
 
 
+class Server(Protocol):
+    """A Postgres, as far as the house is concerned."""
+
+    @property
+    def url(self) -> str: ...
+
+
 @dataclass(kw_only=True)
 class House:
     """Running processes by name, the wires between them, and the database behind them."""
 
     stand: Stand
-    postgres: KeptPostgres
     model: FakeOpenAI
     wires: Mapping[str, FaultProxy]
     services: dict[str, KeptService] = field(default_factory=dict)
@@ -105,6 +111,13 @@ class House:
     def send_signal(self, name: str, number: signal.Signals) -> None:
         os.kill(self.services[name].pid, number)
 
+    async def until_serving(self, name: str) -> None:
+        """Directly, not over a wire."""
+        channel = self.channel(self.stand.addresses[name])
+        async with asyncio.timeout(60):
+            while not await is_serving(channel):  # noqa: ASYNC110 - health is asked for
+                await asyncio.sleep(0.05)
+
     def crash_database(self, number: signal.Signals = signal.SIGKILL) -> None:
         """The whole server at once; whoever keeps it starts it again on the same port."""
         os.kill(postmaster_pid(self.stand.plan.state.postgres), number)
@@ -112,6 +125,14 @@ class House:
     def clear(self) -> None:
         """Fair weather on every wire."""
         for wire in self.wires.values():
+            wire.set(FAIR)
+
+    def move_database(self, address: str) -> None:
+        """From now on every service's way leads to another server; old connections break."""
+        for service in CALLS:
+            wire = self.wires[f"{service}>postgres"]
+            wire.targets[:] = [address]
+            wire.set(Weather(manner=Manner.RESET))
             wire.set(FAIR)
 
     def front(self, name: str) -> grpc.aio.Channel:
@@ -133,6 +154,13 @@ class House:
             self.stand.stack.push_async_callback(channel.close)
             self.channels[address] = channel
         return self.channels[address]
+
+    def bearer(self) -> grpc.aio.Metadata:
+        """A gateway's token, good for a day: some services here have a clock of their own."""
+        token = self.stand.plan.state.signer().sign(
+            subject="faults", scopes=["gateway"], lifetime=timedelta(days=1)
+        )
+        return grpc.aio.Metadata(("authorization", f"Bearer {token}"))
 
     async def rows(self, query: str, *arguments: object) -> list[asyncpg.Record]:
         connection: asyncpg.Connection[Any] = await asyncpg.connect(self.stand.admin_url)
@@ -180,6 +208,8 @@ async def open_house(
     *,
     replicas: Mapping[str, str] = REPLICAS,
     settings: Mapping[str, Mapping[str, object]] | None = None,
+    environments: Mapping[str, Mapping[str, str]] | None = None,
+    postgres: AbstractAsyncContextManager[Server] | None = None,
 ) -> AsyncIterator[House]:
     """Everything started and healthy; gone afterwards."""
     folder = reachable_folder()
@@ -194,8 +224,8 @@ async def open_house(
         )
         plan.state.prepare()
         plan.state.refresh_tokens()
-        postgres = await stack.enter_async_context(KeptPostgres(plan.state.postgres, _say(reports)))
-        admin_url = await ensure_database(postgres.url, "glossa")
+        server = postgres or KeptPostgres(plan.state.postgres, reports.append)
+        admin_url = await ensure_database((await stack.enter_async_context(server)).url, "glossa")
         urls = await bootstrap(admin_url, plan.state.passwords())
         stand = Stand(
             plan=plan,
@@ -206,9 +236,13 @@ async def open_house(
             addresses={},
             stack=await stack.enter_async_context(AsyncExitStack()),
         )
-        house = House(stand=stand, postgres=postgres, model=model, wires=wires)
-        await _start(house, replicas, settings or {})
-        yield house
+        house = House(stand=stand, model=model, wires=wires)
+        await _start(house, replicas, settings or {}, environments or {})
+        try:
+            yield house
+        except BaseException:
+            print(_unexpected(plan.state.root / "logs"))
+            raise
 
 
 def wire_names() -> list[str]:
@@ -219,7 +253,10 @@ def wire_names() -> list[str]:
 
 
 async def _start(
-    house: House, replicas: Mapping[str, str], settings: Mapping[str, Mapping[str, object]]
+    house: House,
+    replicas: Mapping[str, str],
+    settings: Mapping[str, Mapping[str, object]],
+    environments: Mapping[str, Mapping[str, str]],
 ) -> None:
     async def start(name: str, service: str) -> None:
         addresses = {
@@ -227,7 +264,10 @@ async def _start(
             for other in CALLS[service]
         }
         house.services[name] = await house.stand.start(
-            service, {**addresses, **SETTINGS[service], **settings.get(service, {})}, name=name
+            service,
+            {**addresses, **SETTINGS[service], **_told(settings, service, name)},
+            name=name,
+            environment=environments.get(name),
         )
         for wire, proxy in house.wires.items():
             if wire.partition(">")[2] in (name, service):
@@ -250,5 +290,19 @@ def _through(wire: FaultProxy, url: str) -> str:
     return f"{credentials}@{wire.address}/{database}"
 
 
-def _say(reports: list[str]) -> Any:
-    return reports.append
+def _unexpected(logs: Path) -> str:
+    """What services logged as errors: what nobody had thought of when a test failed."""
+    found = [
+        f"{log.stem}: {line[:4000]}"
+        for log in sorted(logs.glob("*.log"))
+        for line in log.read_text(errors="replace").splitlines()
+        if '"error"' in line or "Traceback" in line
+    ]
+    return "\n".join(found[-20:])
+
+
+def _told(
+    settings: Mapping[str, Mapping[str, object]], service: str, name: str
+) -> Mapping[str, object]:
+    """For all replicas of a service, or for one."""
+    return {**settings.get(service, {}), **settings.get(name, {})}
