@@ -97,7 +97,7 @@ class Client:
                 _parts(self.user, content), metadata=self._bearer, timeout=CALL_SECONDS
             )
 
-        answer = await self._insist(once)
+        answer: registry_pb2.UploadDocumentResponse = await self._insist(once)
         self._held.append((answer.file.file_id, answer.document.pdf_hash, pages))
         return answer.document.pdf_hash
 

@@ -16,11 +16,11 @@ FROM quota.explain_requests AS charge WHERE request_id = ANY($1::uuid[])
 GENERATIONS = """
 SELECT generation_id::text, status FROM cache.generations WHERE generation_id = ANY($1::uuid[])
 """
-STATUSES = {
+STATUSES: dict[int, str] = {
     cache_pb2.GENERATION_STATUS_READY: "ready",
     cache_pb2.GENERATION_STATUS_FAILED: "failed",
 }
-OUTCOMES = {
+OUTCOMES: dict[int, str] = {
     quota_pb2.OUTCOME_GENERATED: "generated",
     quota_pb2.OUTCOME_CACHED: "cached",
     quota_pb2.OUTCOME_JOINED: "joined",

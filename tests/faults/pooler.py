@@ -1,6 +1,7 @@
 """PgBouncer in transaction mode in front of a server."""
 
 import asyncio
+import contextlib
 import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -50,7 +51,8 @@ async def pooler(
         await _until_listening(port)
         yield f"127.0.0.1:{port}"
     finally:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
 
 
