@@ -11,7 +11,7 @@ $(shell rm -f $(VENV)/.installed)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test demo faults bench bench-peers lint format docs lock contract clean
+.PHONY: help setup run test demo faults audit bench bench-peers lint format docs lock contract clean
 
 help: ## List every target
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,9 +31,13 @@ faults: setup ## Everything that may go wrong, half an hour; SEED=1 replays a sc
 ifdef SEED
 	@$(BIN)/pytest -s -m faults tests/faults/test_random_schedule.py $(PYTEST_ARGS)
 else
-	@GLOSSA_MODEL_EXAMPLES=20000 $(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} tests/protocol $(PYTEST_ARGS)
+	@GLOSSA_MODEL_EXAMPLES=20000 GLOSSA_FUZZ_EXAMPLES=100 $(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} \
+		tests/protocol tests/security --timeout 1200 $(PYTEST_ARGS)
 	@$(BIN)/pytest -s -m "faults or not faults" tests/faults $(PYTEST_ARGS)
 endif
+
+audit: setup ## Known vulnerabilities in what requirements.lock pins; asks the advisory service, so it needs the network
+	@$(BIN)/pip-audit --requirement requirements.lock --disable-pip --require-hashes --strict --progress-spinner off
 
 bench: setup bench-peers ## How fast, against limits and peers, in one table; ROWS="1 4" for some (needs a quiet machine)
 	@$(BIN)/python -m tests.bench $(ROWS)

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from services.local.bootstrap import bootstrap, ensure_database, service_url
-from services.local.layout import AUDITOR, LOGINS, SERVICES
+from services.local.layout import AUDITOR, DASHBOARD, LOGINS, SERVICES
 from services.local.postgres import EmbeddedPostgres
 from services.runtime.auth import generate_keys
 from services.runtime.logging import configure_logging
@@ -58,6 +58,12 @@ def databases(admin_url: str) -> Mapping[str, str]:
 def auditor_url(admin_url: str) -> str:
     """The same database, as the doctor sees it."""
     return service_url(admin_url, AUDITOR, PASSWORDS[AUDITOR])
+
+
+@pytest.fixture
+def dashboard_url(admin_url: str) -> str:
+    """The same database, as the admin pages see it."""
+    return service_url(admin_url, DASHBOARD, PASSWORDS[DASHBOARD])
 
 
 @pytest.fixture(scope="session")

@@ -56,8 +56,10 @@ class Keys:
     def token_file(self, service: str) -> Path:
         return self.folder / f"{service}.jwt"
 
-    def token(self, *scopes: str, subject: str = "test", lifetime: timedelta = HOUR) -> str:
-        return self.signer.sign(subject=subject, scopes=scopes, lifetime=lifetime)
+    def token(
+        self, *scopes: str, subject: str = "test", lifetime: timedelta = HOUR, email: str = ""
+    ) -> str:
+        return self.signer.sign(subject=subject, scopes=scopes, lifetime=lifetime, email=email)
 
     def user_token(self, user_id: str) -> str:
         return self.token("user", subject=user_id)
@@ -72,13 +74,22 @@ class Suite:
     exits: AsyncExitStack
     # Settings of the Cache where it runs in this process, for tests that start another beside it.
     cache_config: CacheConfig | None = None
+    # Where the worker serves metrics and pages.
+    pages: str = ""
+    # What is shown to, and believed of, services that speak TLS.
+    credentials: grpc.ChannelCredentials | None = None
     _channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
 
     def channel(self, service: str) -> grpc.aio.Channel:
         if service not in self._channels:
-            self._channels[service] = grpc.aio.insecure_channel(self.addresses[service])
+            self._channels[service] = self._connect(self.addresses[service])
             self.exits.push_async_callback(self._channels[service].close)
         return self._channels[service]
+
+    def _connect(self, address: str) -> grpc.aio.Channel:
+        if self.credentials is None:
+            return grpc.aio.insecure_channel(address)
+        return grpc.aio.secure_channel(address, self.credentials)
 
     @property
     def registry(self) -> RegistryServiceStub:
@@ -209,6 +220,7 @@ async def running_suite(
             "registry": registry.address,
             "cache": cache.address,
         }
+        pages = ""
         if with_worker:
             worker_config = WorkerConfig(
                 **common("worker"),
@@ -219,6 +231,12 @@ async def running_suite(
                 **settings.get("worker", {}),
             )
             worker = await start(running("worker", worker_config, compose_worker))
-            addresses["worker"] = worker.address
+            addresses["worker"], pages = worker.address, worker.metrics_address
         clients = await start(AsyncExitStack())
-        yield Suite(addresses=addresses, keys=keys, exits=clients, cache_config=cache_config)
+        yield Suite(
+            addresses=addresses,
+            keys=keys,
+            exits=clients,
+            cache_config=cache_config,
+            pages=pages,
+        )

@@ -20,6 +20,12 @@ PROJECT = Path(__file__).resolve().parent.parent
         ("cache/handler.py", "import asyncpg", "SQL is spoken in the stores"),
         ("worker/attempt.py", "import openai", "One module each for the outside world"),
         ("cli/demo.py", "import pymupdf", "The command line is a client"),
+        ("worker/handler.py", "import starlette", "HTTP is spoken on the admin pages"),
+        (
+            "worker/admin/session.py",
+            "import services.worker.admin.doors",
+            "Admin pages: imports point",
+        ),
         ("cli/doctor.py", "import services.registry.objects", "The command line is a client"),
         ("doctor/examine.py", "import services.cache.job_store", "The doctor looks at"),
         ("quota/store.py", "import services.doctor.verdict", "Services do not know the machine"),

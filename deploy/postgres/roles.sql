@@ -66,6 +66,17 @@ BEGIN
         GRANT glossa_quota_user TO glossa_quota;
     END IF;
 
+    -- What the admin page reads the Worker's tables as: it writes nothing, sees no other schema, and what it asks ends
+    -- soon, because one long snapshot slows every queue. The Worker's migrations say which tables it may read.
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'glossa_dashboard') THEN
+        CREATE ROLE glossa_dashboard LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS;
+    END IF;
+    ALTER ROLE glossa_dashboard SET search_path = worker;
+    ALTER ROLE glossa_dashboard SET default_transaction_read_only = on;
+    ALTER ROLE glossa_dashboard SET statement_timeout = '2s';
+    ALTER ROLE glossa_dashboard SET lock_timeout = '500ms';
+    ALTER ROLE glossa_dashboard SET idle_in_transaction_session_timeout = '2s';
+
     -- Where PUBLIC may create things, a role could plant an object that others pick up by name.
     EXECUTE format('REVOKE CREATE, TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
     REVOKE ALL ON SCHEMA public FROM PUBLIC;

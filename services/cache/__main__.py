@@ -21,6 +21,7 @@ from services.cache.inspect import InspectGeneration
 from services.cache.invalidate import InvalidateGenerations
 from services.cache.job_handler import JobHandler
 from services.cache.job_store import JobStore
+from services.cache.loss_store import LossStore
 from services.cache.memory import PageMemory, ReadyMemory, ShareMemory
 from services.cache.outbox_store import OutboxStore
 from services.cache.queue import JobBell, Pace
@@ -41,6 +42,7 @@ from services.runtime.database import open_database
 from services.runtime.periodic import periodic
 from services.runtime.sampling import sampling
 from services.runtime.server import CannotStart, Parts, Servicer, run
+from services.runtime.tls import tls_of
 
 
 @asynccontextmanager
@@ -48,7 +50,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
     if config.token_file is None:
         raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's own token")
     token = TokenFile(config.token_file)
-    clocks = config.clocks()
+    tls, clocks = tls_of(config), config.clocks()
     bell, pace, ready = JobBell(), Pace(), ReadyMemory(config.memory_bytes)
     poll = timedelta(seconds=config.poll_seconds)
     async with (
@@ -57,10 +59,10 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             application_name="cache",
             pool_size=config.database_pool_size,
         ) as database,
-        open_channel(config.registry_address, token) as registry_channel,
-        open_channel(config.quota_address, token, sent_once=SENT_ONCE) as quota_channel,
+        open_channel(config.registry_address, token, tls=tls) as registry_channel,
+        open_channel(config.quota_address, token, tls=tls, sent_once=SENT_ONCE) as quota_channel,
         # Nobody is called where no address is given.
-        open_channel(config.worker_address or "127.0.0.1:1", token) as worker_channel,
+        open_channel(config.worker_address or "127.0.0.1:1", token, tls=tls) as worker_channel,
     ):
         worker = WorkerClient(worker_channel)
         samples = Samples(worker.record_samples if config.worker_address else None)
@@ -120,6 +122,8 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
                     retirements=retirements, queue=queue, ready=ready, relay_wake=relaying.wake
                 ),
                 responses=responses,
+                queue=queue,
+                losses=LossStore(database),
             )
             job_handler = JobHandler(
                 JobStore(database, clocks, samples.note_served),

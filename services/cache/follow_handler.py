@@ -36,7 +36,7 @@ class FollowHandler(JobServiceServicer):
         self._bell = bell
         self._pace = pace
 
-    @allow("worker")
+    @allow("worker", "admin")
     async def GetGenerations(
         self, request: pb.GetGenerationsRequest, context: Context
     ) -> pb.GetGenerationsResponse:

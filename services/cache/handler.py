@@ -25,9 +25,18 @@ from services.cache.domain import (
 from services.cache.explain import Answer, ExplainPage
 from services.cache.inspect import InspectGeneration
 from services.cache.invalidate import InvalidateGenerations
+from services.cache.loss_store import LossStore
+from services.cache.queue_store import QueueStore
 from services.cache.refusals import Refused
 from services.cache.response_store import ResponseStore
-from services.cache.wire import STATUSES, parse_struct, render_generation, render_story
+from services.cache.wire import (
+    STATUSES,
+    parse_struct,
+    render_generation,
+    render_losses,
+    render_queue,
+    render_story,
+)
 from services.runtime.auth import allow, current_caller, require_user
 from services.runtime.interceptors import Context, answers_bytes
 from services.runtime.validation import (
@@ -40,6 +49,8 @@ from services.runtime.validation import (
 
 _REASON = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 MOST_NAME = 128
+DEFAULT_DAYS = 14
+MOST_DAYS = 400
 MOST_RESPONSE_BYTES = 1 << 20
 DEFAULT_TTL = timedelta(hours=1)
 MOST_TTL = timedelta(days=30)
@@ -59,12 +70,16 @@ class CacheHandler(CacheServiceServicer):
         describe: DescribeRequest,
         invalidate: InvalidateGenerations,
         responses: ResponseStore,
+        queue: QueueStore,
+        losses: LossStore,
     ) -> None:
         self._explain = explain
         self._inspect = inspect
         self._describe = describe
         self._invalidate = invalidate
         self._responses = responses
+        self._queue = queue
+        self._losses = losses
 
     @answers_bytes
     @allow("gateway", "admin", "user")
@@ -120,6 +135,20 @@ class CacheHandler(CacheServiceServicer):
         else:
             done = await self._invalidate.invalidate(chosen, reason)
         return pb.InvalidateGenerationsResponse(retired=done.retired, failed=done.failed)
+
+    @allow("admin")
+    async def DescribeQueue(
+        self, request: pb.DescribeQueueRequest, context: Context
+    ) -> pb.DescribeQueueResponse:
+        return render_queue(await self._queue.describe())
+
+    @allow("admin")
+    async def ListLeaseLosses(
+        self, request: pb.ListLeaseLossesRequest, context: Context
+    ) -> pb.ListLeaseLossesResponse:
+        days = request.days or DEFAULT_DAYS
+        require(1 <= days <= MOST_DAYS, "days", f"must be 1 to {MOST_DAYS}")
+        return render_losses(await self._losses.list_losses(days))
 
     @allow("gateway", "worker", "admin")
     async def LookupResponse(

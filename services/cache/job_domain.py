@@ -1,12 +1,13 @@
 """Leases and the queue as values, and the rules about them; no I/O."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from services.cache.domain import Key
+from services.cache.domain import Key, Lane
 
 # How long one attempt may take: a base, more for every image and chunk of text, and a cap.
 ATTEMPT_BASE = timedelta(seconds=60)
@@ -32,6 +33,43 @@ class KeptLease:
 
     lease: Lease
     time_left: timedelta
+
+
+class Loss(StrEnum):
+    """What can go wrong with a lease, or with waiting for one."""
+
+    LEASE_EXPIRED = "lease_expired"
+    ATTEMPTS_SPENT = "attempts_spent"
+    QUEUE_TIMEOUT = "queue_timeout"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DayOfLosses:
+    """How often that was on one day (UTC)."""
+
+    day: date
+    counts: Mapping[Loss, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneReport:
+    """One lane of the queue at a moment; `expired` ones are among those that wait."""
+
+    lane: Lane
+    waiting: int = 0
+    leased: int = 0
+    retrying: int = 0
+    expired: int = 0
+    oldest_wait: timedelta | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueReport:
+    """The queue at a moment."""
+
+    lanes: Sequence[LaneReport]
+    refunds_due: int
+    taken_at: datetime
 
 
 class Job(NamedTuple):

@@ -18,10 +18,12 @@ from services.cache.job_domain import (
     Job,
     KeptLease,
     Lease,
+    Loss,
     Progress,
     Result,
     Verdict,
 )
+from services.cache.loss_store import add_losses, leases_expired
 from services.cache.metrics import LEASE_WAITS
 from services.cache.samples import SampleKey
 from services.runtime.database import Connection, Database
@@ -130,7 +132,7 @@ WITH lease AS (
 # A worker that does not know the kind of its job has made something else: that is not the result.
 # The ids come sorted, for the same order of locks. `leased_by IS NOT NULL` is put in words that
 # statistics know nothing of, for the reason given at `held`.
-COMPLETE_JOBS = """
+COMPLETE_JOBS = f"""
 UPDATE cache.generations AS job
 SET status = 'ready', stage = 'ready', result = made.result, completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
@@ -141,7 +143,8 @@ WHERE job.generation_id = made.generation_id AND job.attempts = made.attempt
   AND (job.kind = 'document_markdown') = made.is_document
   AND job.status = 'generating' AND coalesce(job.leased_by, '') <> ''
 RETURNING job.generation_id, job.attempts,
-          extract(epoch FROM now() - job.started_at)::float8 AS seconds
+          extract(epoch FROM now() - job.started_at)::float8 AS seconds,
+          {leases_expired(ended_by_worker=True)} AS expired
 """
 
 # What it returns are the columns of a sample: how long each of them has waited, and for what. Some
@@ -171,7 +174,7 @@ WHERE generation_id = $1 AND status = 'generating' AND attempts = $2 AND leased_
 RETURNING generation_id
 """
 
-FAIL_JOB = """
+FAIL_JOB = f"""
 UPDATE cache.generations
 SET status = 'failed', stage = 'failed', completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
@@ -179,7 +182,7 @@ SET status = 'failed', stage = 'failed', completed_at = now(),
     failures = failures || jsonb_build_object(
         'attempt', attempts, 'reason', $3::text, 'message', $4::text, 'failed_at', now())
 WHERE generation_id = $1 AND status = 'generating' AND attempts = $2 AND leased_by IS NOT NULL
-RETURNING generation_id
+RETURNING {leases_expired(ended_by_worker=False)}
 """
 
 # Everyone who may have paid gets it back; who is known to have paid 0 has nothing to get.
@@ -336,6 +339,7 @@ class JobStore:
             )
             # A statement of its own: it must see waiters that the ones above have waited for.
             served = await connection.fetch(SERVE_WAITERS, [row["generation_id"] for row in rows])
+            await add_losses(connection, Loss.LEASE_EXPIRED, sum(row["expired"] for row in rows))
         self._note_served((SampleKey(*tuple(row)[:-1]), row["latency_ms"]) for row in served)
         return {lease_from(row): row["seconds"] for row in rows}
 
@@ -363,9 +367,12 @@ class JobStore:
 
 
 async def end_job(connection: Connection, statement: str, failure: Failure) -> Verdict:
-    """End a generation by a fenced statement, and write down every refund that makes due."""
+    """End a generation by a fenced statement, and write down every refund that makes due.
+
+    The statement answers how many of its leases had run out.
+    """
     lease = failure.lease
-    ended = await connection.fetchval(
+    expired = await connection.fetchval(
         statement,
         lease.generation_id,
         lease.attempt,
@@ -373,9 +380,10 @@ async def end_job(connection: Connection, statement: str, failure: Failure) -> V
         failure.message,
         failure.permanent,
     )
-    if ended is None:
+    if expired is None:
         return Verdict.LEASE_LOST
     await connection.execute(FAIL_WAITERS, lease.generation_id)
+    await add_losses(connection, Loss.LEASE_EXPIRED, expired)
     return Verdict.ACCEPTED
 
 

@@ -1,8 +1,20 @@
 """SQL that keeps the queue moving: backoffs that are over, long waits, work left behind."""
 
+import asyncpg
+
+from services.cache.domain import Lane
 from services.cache.generation_store import present_turn
-from services.cache.job_domain import Clocks, Failure, Lease, Verdict
+from services.cache.job_domain import (
+    Clocks,
+    Failure,
+    LaneReport,
+    Lease,
+    Loss,
+    QueueReport,
+    Verdict,
+)
 from services.cache.job_store import end_job, lease_from
+from services.cache.loss_store import add_losses, leases_expired
 from services.runtime.database import Database
 
 # What has waited out its backoff is served in the present round of its lane.
@@ -63,14 +75,14 @@ LIMIT 1000
 """
 
 # For the sweep: only what no worker holds, even if one has renewed since the sweep looked.
-END_ABANDONED_JOB = """
+END_ABANDONED_JOB = f"""
 UPDATE cache.generations
 SET status = 'failed', stage = 'failed', completed_at = now(),
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = $3, error_message = $4, failed_for_good = $5
 WHERE generation_id = $1 AND status = 'generating' AND attempts = $2
   AND (leased_until IS NULL OR leased_until < now())
-RETURNING generation_id
+RETURNING {leases_expired(ended_by_worker=False)}
 """
 
 # For invalidation: whoever holds it finds its lease lost.
@@ -80,8 +92,26 @@ SET status = 'failed', stage = 'failed', completed_at = now(), invalidated = tru
     leased_by = NULL, leased_until = NULL, deadline_at = NULL,
     error_reason = $3, error_message = $4, failed_for_good = $5
 WHERE generation_id = $1 AND status = 'generating' AND attempts = $2
-RETURNING generation_id
+RETURNING 0
 """
+
+# Every job is in one lane, and either with a worker, in backoff or waiting.
+READ_LANES = """
+SELECT lane,
+       count(*) FILTER (WHERE leased_until >= now()) AS leased,
+       count(*) FILTER (WHERE turn IS NULL) AS retrying,
+       count(*) FILTER (WHERE turn IS NOT NULL AND (leased_until IS NULL OR leased_until < now()))
+           AS waiting,
+       count(*) FILTER (WHERE turn IS NOT NULL AND leased_until < now()) AS expired,
+       now() - min(run_after) FILTER (
+           WHERE turn IS NOT NULL AND (leased_until IS NULL OR leased_until < now())
+       ) AS oldest_wait
+FROM cache.generations
+WHERE status = 'generating'
+GROUP BY lane
+"""
+
+COUNT_REFUNDS_DUE = "SELECT count(*) AS refunds_due, now() AS taken_at FROM cache.outbox"
 
 # A hint for other replicas; polling is what is relied on.
 ANNOUNCE_JOBS = "SELECT pg_notify('cache_jobs', $1)"
@@ -117,14 +147,36 @@ class QueueStore:
     async def end_abandoned_job(self, failure: Failure) -> Verdict:
         """End what no worker holds, with the same settlement as a worker's failure."""
         async with self._database.transaction() as connection:
-            return await end_job(connection, END_ABANDONED_JOB, failure)
+            verdict = await end_job(connection, END_ABANDONED_JOB, failure)
+            if verdict is Verdict.ACCEPTED:
+                await add_losses(connection, Loss(failure.reason.lower()), 1)
+        return verdict
 
     async def end_invalid_job(self, failure: Failure) -> Verdict:
         """End a generation that is not wanted any more, whoever holds it."""
         async with self._database.transaction() as connection:
             return await end_job(connection, END_INVALID_JOB, failure)
 
+    async def describe(self) -> QueueReport:
+        """The queue as it is now."""
+        async with (
+            self._database.connection() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            due = await connection.fetchrow(COUNT_REFUNDS_DUE)
+            rows = {row["lane"]: row for row in await connection.fetch(READ_LANES)}
+        assert due is not None
+        return QueueReport(
+            lanes=[_lane_report(lane, rows.get(lane)) for lane in Lane],
+            refunds_due=due["refunds_due"],
+            taken_at=due["taken_at"],
+        )
+
     async def announce_jobs(self, sender: str) -> None:
         """Tell other replicas that there is work."""
         async with self._database.connection() as connection:
             await connection.execute(ANNOUNCE_JOBS, sender)
+
+
+def _lane_report(lane: Lane, row: asyncpg.Record | None) -> LaneReport:
+    return LaneReport(**{**dict(row), "lane": lane}) if row else LaneReport(lane=lane)

@@ -19,6 +19,7 @@ from services.cache.domain import (
     RequestRecord,
     Status,
 )
+from services.cache.job_domain import DayOfLosses, Loss, QueueReport
 from services.runtime.validation import parse_each, parse_text, require
 
 MAX_STICKERS = 50
@@ -113,6 +114,34 @@ def _render_clocks(message: pb.DescribeRequestResponse, story: Story) -> None:
     for name, at in clocks.items():
         if at is not None:
             getattr(message.clocks, name).FromDatetime(at)
+
+
+def render_queue(report: QueueReport) -> pb.DescribeQueueResponse:
+    message = pb.DescribeQueueResponse(refunds_due=report.refunds_due)
+    message.taken_at.FromDatetime(report.taken_at)
+    for one in report.lanes:
+        lane = message.lanes.add(
+            name=one.lane.name.lower(),
+            waiting=one.waiting,
+            leased=one.leased,
+            retrying=one.retrying,
+            expired=one.expired,
+        )
+        if one.oldest_wait is not None:
+            lane.oldest_wait.FromTimedelta(one.oldest_wait)
+    return message
+
+
+def render_losses(days: Iterable[DayOfLosses]) -> pb.ListLeaseLossesResponse:
+    message = pb.ListLeaseLossesResponse()
+    for one in days:
+        message.days.add(
+            day=one.day.isoformat(),
+            leases_expired=one.counts.get(Loss.LEASE_EXPIRED, 0),
+            attempts_spent=one.counts.get(Loss.ATTEMPTS_SPENT, 0),
+            queue_timeouts=one.counts.get(Loss.QUEUE_TIMEOUT, 0),
+        )
+    return message
 
 
 def render_failure(failure: AttemptFailure) -> pb.AttemptFailure:

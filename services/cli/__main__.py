@@ -70,11 +70,15 @@ def token(
     ] = None,
     user: Annotated[str | None, typer.Option(help="A token for this user alone instead.")] = None,
     lifetime: Annotated[str, typer.Option(help="How long it is good: 30m, 12h, 7d.")] = "1h",
+    admin: Annotated[bool, typer.Option("--admin", help="The same as --scope admin.")] = False,
+    email: Annotated[
+        str, typer.Option(help="With --admin: who signs in to the admin page with it.")
+    ] = "",
 ) -> None:
     """Print a token that the services of this state folder believe."""
     from services.cli.tokens import make_token
 
-    print(make_token(scope=scope, user=user, lifetime=lifetime))
+    print(make_token(scope=scope, user=user, lifetime=lifetime, admin=admin, email=email))
 
 
 @app.command()

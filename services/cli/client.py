@@ -24,6 +24,7 @@ from services.local.layout import state_dir_from, suite_addresses
 from services.local.state import State
 from services.runtime.channel import open_channel
 from services.runtime.errors import RelayedError
+from services.runtime.tls import tls_in
 
 CHUNK_BYTES = 1 << 20
 CALL_SECONDS = 15.0
@@ -162,11 +163,11 @@ async def connected(
 ) -> AsyncIterator[SuiteClient]:
     """A client of the suite over the state folder, or of the one that is named."""
     token = MintedToken((state or State(state_dir_from(os.environ))).signer())
-    addresses = addresses or suite_addresses()
+    addresses, tls = addresses or suite_addresses(), tls_in(os.environ)
     async with AsyncExitStack() as stack:
         channels = {
             service: await stack.enter_async_context(
-                open_channel(address, token, deadline_seconds=CALL_SECONDS)
+                open_channel(address, token, tls=tls, deadline_seconds=CALL_SECONDS)
             )
             for service, address in addresses.items()
         }

@@ -29,6 +29,7 @@ from services.local.free_ports import free_ports
 from services.local.state import State
 from services.local.supervisor import SuitePlan, running_suite
 from services.runtime.errors import GlossaError
+from services.runtime.tls import tls_in
 
 PAGE = 2
 FILENAME = "hash-tables.pdf"
@@ -167,7 +168,9 @@ async def _is_running() -> bool:
 async def _own_suite(console: Console) -> AsyncIterator[SuiteClient]:
     folder = Path(tempfile.mkdtemp(prefix="glossa-demo-"))
     environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
-    plan = SuitePlan(state=State(folder), ports=free_ports(), environment=environment)
+    plan = SuitePlan(
+        state=State(folder), ports=free_ports(), environment=environment, tls=tls_in(environment)
+    )
     began = time.monotonic()
     try:
         with console.status("starting a suite for the demo") as status:

@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from services.local.errors import AdvisedError
 from services.runtime.errors import GlossaError
 from services.runtime.status import from_call
+from services.runtime.tls import TlsMisconfigured
 
 NEXT_STEPS = {
     "DEAD_LETTER_NOT_FOUND": "`glossa dead-letters list` shows those there are",
@@ -93,6 +94,8 @@ def _trouble(error: Exception) -> Trouble:
         return _refusal(error)
     if isinstance(error, AdvisedError):
         return Trouble(message=error.message, reason=error.reason, next_step=error.next_step)
+    if isinstance(error, TlsMisconfigured):
+        return Trouble(message=str(error), reason="TLS_MISCONFIGURED")
     if isinstance(error, TyperException):
         return Trouble(message=error.format_message(), reason="USAGE", next_step="try --help")
     if isinstance(error, OSError) and error.filename:

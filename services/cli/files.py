@@ -20,6 +20,7 @@ from services.cli.tokens import MintedToken, parse_lifetime
 from services.local.layout import state_dir_from, suite_addresses
 from services.local.state import State
 from services.runtime.channel import open_channel
+from services.runtime.tls import tls_in
 
 CALL_SECONDS = 15.0
 COLLECT_SECONDS = 600.0
@@ -135,5 +136,6 @@ def _bar(*, shown: bool) -> Iterator[Progress]:
 async def _registry(scope: str) -> AsyncIterator[tuple[RegistryServiceStub, str]]:
     token = MintedToken(State(state_dir_from(os.environ)).signer(), scope)
     address = suite_addresses()["registry"]
-    async with open_channel(address, token, deadline_seconds=CALL_SECONDS) as channel:
+    tls = tls_in(os.environ)
+    async with open_channel(address, token, tls=tls, deadline_seconds=CALL_SECONDS) as channel:
         yield RegistryServiceStub(channel), address

@@ -15,13 +15,23 @@ from services.runtime.validation import parse_identity
 # "cache" and "registry" are for those services themselves, deployed without `glossa up`.
 SCOPES = ("gateway", "worker", "admin", "cache", "registry")
 DEFAULT_SCOPE = "gateway"
+ADMIN_SCOPE = "admin"
 SUBJECT = "glossa-cli"
 LONGEST = timedelta(days=365)
 OWN_LIFETIME = timedelta(hours=1)
+_EMAIL = re.compile(r"[^\s@,]{1,64}@[^\s@,]{1,190}")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def make_token(*, scope: str | None, user: str | None, lifetime: str) -> str:
+def make_token(
+    *, scope: str | None, user: str | None, lifetime: str, admin: bool = False, email: str = ""
+) -> str:
+    if admin and (user is not None or scope not in {None, ADMIN_SCOPE}):
+        raise CommandFailed(
+            "--admin does not go with --user or another --scope", next_step="give one of them"
+        )
+    if admin:
+        scope = ADMIN_SCOPE
     if user is not None and scope is not None:
         raise CommandFailed(
             "--user and --scope do not go together: a user's token acts for that user alone",
@@ -35,7 +45,9 @@ def make_token(*, scope: str | None, user: str | None, lifetime: str) -> str:
     signer = _signer()
     if user is not None:
         return signer.sign(subject=_user(user), scopes=[USER_SCOPE], lifetime=duration)
-    return signer.sign(subject=SUBJECT, scopes=[scope], lifetime=duration)
+    return signer.sign(
+        subject=SUBJECT, scopes=[scope], lifetime=duration, email=_email(email, scope)
+    )
 
 
 def parse_lifetime(written: str) -> timedelta:
@@ -67,6 +79,22 @@ class MintedToken:
 
 def _signer() -> Signer:
     return State(state_dir_from(os.environ)).signer()
+
+
+def _email(email: str, scope: str) -> str:
+    """Who signs in to the admin page with the token; services call each other without."""
+    if not email:
+        return ""
+    if scope != ADMIN_SCOPE:
+        raise CommandFailed(
+            "--email is for admins: it names who signs in to the admin page",
+            next_step="add --admin",
+        )
+    if not _EMAIL.fullmatch(email):
+        raise CommandFailed(
+            f"{email!r} is no e-mail address", next_step="write it as someone@example.org"
+        )
+    return email
 
 
 def _user(user: str) -> str:

@@ -91,7 +91,18 @@ def _facts(suite: RunningSuite) -> list[tuple[str, str]]:
         ("state", str(suite.plan.state.root)),
         ("logs", str(suite.plan.state.root / "logs")),
         ("token", f"{_program('glossa')} token --scope gateway, or --user alice"),
+        *_admin_page(suite.plan),
     ]
+
+
+def _admin_page(plan: SuitePlan) -> list[tuple[str, str]]:
+    """Where it is, and how to get in."""
+    emails = [email.strip() for email in plan.admin_emails.split(",") if email.strip()]
+    if not emails:
+        return []  # nobody may sign in
+    address = f"http://{plan.ports.metrics_address('worker')}/admin/metrics"
+    token = f"{_program('glossa')} token --admin --email {shlex.quote(emails[0])}"
+    return [("admin page", address), ("", f"sign in with what this prints: {token}")]
 
 
 def _things_to_try(plan: SuitePlan) -> list[str]:
@@ -99,14 +110,19 @@ def _things_to_try(plan: SuitePlan) -> list[str]:
     lines = []
     if plan.environment.get("GLOSSA_STATE_DIR"):
         lines.append(f"export GLOSSA_STATE_DIR={shlex.quote(str(plan.state.root))}")
+    scheme, transport = "http", "--http2-prior-knowledge"
+    if plan.tls is not None:
+        names = ("CA_FILE", "CERT_FILE", "KEY_FILE")
+        ca, cert, key = (f'"$GLOSSA_TLS_{name}"' for name in names)
+        scheme, transport = "https", f"--cacert {ca} --cert {cert} --key {key}"
     return [
         *lines,
         f"{glossa} demo",
         f"{glossa} explain FILE.pdf --user alice --page 1",
-        f"{buf} curl --protocol grpc --http2-prior-knowledge \\",
+        f"{buf} curl --protocol grpc {transport} \\",
         f"""  --reflect-header '*' -H "authorization: Bearer $({glossa} token)" \\""",
         """  -d '{"user_id":"alice"}' \\""",
-        f"  http://{plan.ports.address('quota')}/{QUOTA_METHOD}",
+        f"  {scheme}://{plan.ports.address('quota')}/{QUOTA_METHOD}",
     ]
 
 

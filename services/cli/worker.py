@@ -22,6 +22,7 @@ from services.cli.tokens import MintedToken, parse_lifetime
 from services.local.layout import state_dir_from, suite_addresses
 from services.local.state import State
 from services.runtime.channel import open_channel
+from services.runtime.tls import tls_in
 
 CALL_SECONDS = 15.0
 REDRIVE_SECONDS = 3600.0
@@ -289,5 +290,6 @@ def _bar(*, shown: bool) -> Iterator[Progress]:
 async def _worker() -> AsyncIterator[tuple[WorkerServiceStub, str]]:
     token = MintedToken(State(state_dir_from(os.environ)).signer(), "admin")
     address = suite_addresses()["worker"]
-    async with open_channel(address, token, deadline_seconds=CALL_SECONDS) as channel:
+    tls = tls_in(os.environ)
+    async with open_channel(address, token, tls=tls, deadline_seconds=CALL_SECONDS) as channel:
         yield WorkerServiceStub(channel), address

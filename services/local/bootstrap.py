@@ -68,7 +68,7 @@ async def ensure_database(admin_url: str, name: str) -> str:
 
 
 def service_url(admin_url: str, service: str, password: str) -> str:
-    """The address of the same database for a service's own role, or the auditor's."""
+    """The address of the same database for a service's own role, or a reader's."""
     parts = urlsplit(admin_url)
     address = parts.netloc.rpartition("@")[2]
     options = [(key, value) for key, value in parse_qsl(parts.query) if key not in _CREDENTIALS]

@@ -12,8 +12,10 @@ SERVICES = ("registry", "cache", "quota", "worker")
 # Who reads everything and changes nothing: `glossa doctor`.
 AUDITOR = "auditor"
 AUDITOR_VARIABLE = "GLOSSA_AUDITOR_URL"
+# Who reads for the admin pages and changes nothing.
+DASHBOARD = "dashboard"
 # Everybody with a role in the database, called glossa_<name> there.
-LOGINS = (*SERVICES, AUDITOR)
+LOGINS = (*SERVICES, AUDITOR, DASHBOARD)
 HOST = "127.0.0.1"
 DEFAULT_STATE_DIR = ".glossa"
 DEFAULT_PORT_BASE = 50051

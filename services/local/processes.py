@@ -14,6 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.local.errors import LocalError
 from services.local.tether import tethered
+from services.runtime.tls import Tls
+from services.runtime.transport import open_transport
 
 READY_SECONDS = 30.0
 PROBE_SECONDS = 1.0
@@ -34,6 +36,7 @@ class ServiceSpec:
     address: str
     environment: Mapping[str, str]
     log_file: Path
+    tls: Tls | None = None
 
 
 class KeptService:
@@ -98,7 +101,7 @@ class KeptService:
     async def _healthy(self) -> bool:
         assert self._process is not None
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(READY_SECONDS), _channel(self._spec.address) as channel:
+            async with asyncio.timeout(READY_SECONDS), _channel(self._spec) as channel:
                 while self._process.returncode is None:
                     if await is_serving(channel):
                         return True
@@ -123,13 +126,14 @@ async def is_serving(channel: grpc.aio.Channel, timeout_seconds: float = PROBE_S
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def _channel(address: str) -> grpc.aio.Channel:
+def _channel(spec: ServiceSpec) -> grpc.aio.Channel:
     options = [
         (f"grpc.{name}_reconnect_backoff_ms", milliseconds)
         for name, milliseconds in (("initial", 20), ("min", 20), ("max", 100))
     ]
     # Its own connection pool, so that a refused connection of another probe does not hold us back.
-    return grpc.aio.insecure_channel(address, [*options, ("grpc.use_local_subchannel_pool", 1)])
+    options.append(("grpc.use_local_subchannel_pool", 1))
+    return open_transport(spec.address, spec.tls, options=options)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -101,7 +101,7 @@ class State:
             write_private(self.token_file(service), token)
 
     def passwords(self) -> dict[str, str]:
-        """The database passwords of the services and the auditor; each made once."""
+        """The database passwords of services and readers; each made once."""
         passwords = self.known_passwords()
         missing = [login for login in LOGINS if login not in passwords]
         if missing:  # all of them, or those of logins that a newer version has added

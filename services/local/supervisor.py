@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from services.local.bootstrap import bootstrap, describe, ensure_database
+from services.local.bootstrap import bootstrap, describe, ensure_database, service_url
 from services.local.errors import LocalError
 from services.local.kept_postgres import KeptPostgres
 from services.local.layout import (
     AUDITOR_VARIABLE,
+    DASHBOARD,
     HOST,
     METRICS_PORT_VARIABLE,
     PORT_VARIABLE,
@@ -25,6 +26,7 @@ from services.local.layout import (
 from services.local.processes import KeptService, Report, ServiceSpec
 from services.local.state import State
 from services.runtime.periodic import periodic
+from services.runtime.tls import Tls, tls_in
 
 DATABASE_NAME = "glossa"
 TOKENS_EVERY = timedelta(hours=1)
@@ -33,6 +35,10 @@ STOP_ORDER = ("worker", "cache", "quota", "registry")
 # Only who asks the model needs its key, and nobody else's address of the database is theirs.
 MODEL_SECRETS = {"OPENAI_API_KEY"}
 MODEL_USERS = {"cache", "worker"}
+# Who may see the admin page here unless told.
+ADMIN_EMAILS = "ADMIN_EMAILS"
+LOCAL_ADMIN = "admin@localhost"
+DASHBOARD_URL = "GLOSSA_DASHBOARD_DATABASE_URL"
 CALLBACK_SECRET = "GLOSSA_CALLBACK_SECRET"  # noqa: S105 - the name of one
 
 
@@ -43,6 +49,8 @@ class SuitePlan:
     state: State
     ports: Ports
     environment: Mapping[str, str]
+    # What the services encrypt with, and so do we when we look after them.
+    tls: Tls | None
 
     @property
     def database_url(self) -> str:
@@ -56,6 +64,10 @@ class SuitePlan:
     @property
     def callback_secret(self) -> str:
         return self.environment.get(CALLBACK_SECRET) or self.state.callback_secret()
+
+    @property
+    def admin_emails(self) -> str:
+        return self.environment.get(ADMIN_EMAILS, LOCAL_ADMIN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +85,7 @@ def plan_from(environment: Mapping[str, str] | None = None) -> SuitePlan:
         state=State(state_dir_from(environment)),
         ports=ports_from(environment),
         environment=environment,
+        tls=tls_in(environment),
     )
 
 
@@ -85,8 +98,10 @@ async def running_suite(plan: SuitePlan, report: Report) -> AsyncIterator[Runnin
         check_ports(plan.ports)
         await stack.enter_async_context(_fresh_tokens(plan.state))
         admin_url = await _database(plan, report, stack)
-        urls = await bootstrap(admin_url, plan.state.passwords())
-        services = await _start_services(plan, urls, report, stack)
+        passwords = plan.state.passwords()
+        urls = await bootstrap(admin_url, passwords)
+        dashboard_url = service_url(admin_url, DASHBOARD, passwords[DASHBOARD])
+        services = await _start_services(plan, urls, dashboard_url, report, stack)
         stack.enter_context(plan.state.announced(plan.ports.addresses()))
         yield RunningSuite(plan=plan, database=describe(admin_url), services=services)
 
@@ -104,9 +119,11 @@ def check_ports(ports: Ports) -> None:
         _check_port(ports.metrics_port(service), METRICS_PORT_VARIABLE)
 
 
-def service_environment(plan: SuitePlan, service: str, database_url: str) -> dict[str, str]:
+def service_environment(
+    plan: SuitePlan, service: str, database_url: str, dashboard_url: str = ""
+) -> dict[str, str]:
     """Everything a service reads from its environment."""
-    hidden = {"DATABASE_URL", AUDITOR_VARIABLE, CALLBACK_SECRET}
+    hidden = {"DATABASE_URL", AUDITOR_VARIABLE, CALLBACK_SECRET, ADMIN_EMAILS, DASHBOARD_URL}
     hidden |= set() if service in MODEL_USERS else MODEL_SECRETS
     inherited = {name: value for name, value in plan.environment.items() if name not in hidden}
     addresses = plan.ports.addresses().items()
@@ -123,6 +140,11 @@ def service_environment(plan: SuitePlan, service: str, database_url: str) -> dic
         "PYTHONUNBUFFERED": "1",
         **{f"GLOSSA_{name.upper()}_ADDRESS": address for name, address in addresses},
         **({CALLBACK_SECRET: plan.callback_secret} if service == "registry" else {}),
+        **(
+            {ADMIN_EMAILS: plan.admin_emails, DASHBOARD_URL: dashboard_url}
+            if service == "worker"
+            else {}
+        ),
     }
 
 
@@ -144,9 +166,15 @@ async def _database(plan: SuitePlan, report: Report, stack: AsyncExitStack) -> s
 
 
 async def _start_services(
-    plan: SuitePlan, urls: Mapping[str, str], report: Report, stack: AsyncExitStack
+    plan: SuitePlan,
+    urls: Mapping[str, str],
+    dashboard_url: str,
+    report: Report,
+    stack: AsyncExitStack,
 ) -> dict[str, KeptService]:
-    services = {name: KeptService(_spec(plan, name, urls[name]), report) for name in SERVICES}
+    services = {
+        name: KeptService(_spec(plan, name, urls[name], dashboard_url), report) for name in SERVICES
+    }
     for name in reversed(STOP_ORDER):
         stack.push_async_callback(services[name].stop)
     starts = [asyncio.create_task(service.start()) for service in services.values()]
@@ -160,12 +188,13 @@ async def _start_services(
     return services
 
 
-def _spec(plan: SuitePlan, service: str, database_url: str) -> ServiceSpec:
+def _spec(plan: SuitePlan, service: str, database_url: str, dashboard_url: str) -> ServiceSpec:
     return ServiceSpec(
         name=service,
         address=plan.ports.address(service),
-        environment=service_environment(plan, service, database_url),
+        environment=service_environment(plan, service, database_url, dashboard_url),
         log_file=Path(plan.state.log_file(service)),
+        tls=plan.tls,
     )
 
 

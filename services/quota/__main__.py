@@ -13,6 +13,7 @@ from services.quota.gauges import Gauges
 from services.quota.handler import QuotaHandler
 from services.quota.ledger_store import LedgerStore
 from services.quota.store import QuotaStore
+from services.quota.totals_store import TotalsStore
 from services.runtime.database import open_database
 from services.runtime.periodic import periodic
 from services.runtime.sampling import sampling
@@ -32,6 +33,7 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             store=store,
             ledger=LedgerStore(database),
             costs=costs,
+            totals=TotalsStore(database),
             gate=Gate(
                 answer_within=timedelta(seconds=config.answer_within_seconds),
                 max_waiting=config.max_waiting_calls,

@@ -292,6 +292,22 @@ class Costs(NamedTuple):
     saved_nanodollars: int = 0
 
 
+class RefundTotal(NamedTuple):
+    """What was given back for one reason: one row of READ_REFUNDS_BY_DAY."""
+
+    reason: str
+    number: int
+    units: int
+
+
+class DailyTotals(NamedTuple):
+    """One UTC day ("2026-11-18") of everybody."""
+
+    day: str
+    costs: Costs
+    refunds: tuple[RefundTotal, ...]
+
+
 class CostReport(NamedTuple):
     """Costs of a time span, in all, by UTC day and by document."""
 

@@ -3,7 +3,7 @@
 import base64
 import binascii
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 from glossa.quota.v1 import quota_pb2 as pb
@@ -18,6 +18,7 @@ from services.quota.domain import (
     Charge,
     CostReport,
     Costs,
+    DailyTotals,
     Decision,
     LedgerLine,
     Limit,
@@ -41,6 +42,7 @@ from services.runtime.validation import (
 # Far above what any model takes; costs stay within 64 bits.
 MAX_TOKENS = 100_000_000
 MAX_DURATION = timedelta(days=1)
+LONGEST_REPORT = timedelta(days=100)
 NEWEST_ENTRY = 2**63 - 1
 
 _OUTCOMES = {
@@ -255,6 +257,32 @@ def cost_report(report: CostReport) -> pb.GetUserCostsResponse:
     for pdf_hash, costs in report.documents.items():
         response.documents.add(pdf_hash=pdf_hash, costs=_costs(costs))
     return response
+
+
+def daily_totals(days: Iterable[DailyTotals]) -> pb.ListDailyTotalsResponse:
+    response = pb.ListDailyTotalsResponse()
+    for one in days:
+        day = response.days.add(day=one.day, costs=_costs(one.costs))
+        for refund in one.refunds:
+            day.refunds.add(reason=refund.reason, count=refund.number, units=refund.units)
+    return response
+
+
+def day_span(request: pb.ListDailyTotalsRequest) -> tuple[date, date]:
+    first = _day("first_day", request.first_day)
+    last = _day("last_day", request.last_day)
+    require(first <= last < first + LONGEST_REPORT, "last_day", "must make 1 to 100 days")
+    return first, last
+
+
+def _day(field: str, written: str) -> date:
+    try:
+        day = datetime.strptime(written, "%Y-%m-%d").replace(tzinfo=UTC).date()
+    except ValueError:
+        day = date.max
+    # A year after the last cannot be counted to.
+    require(day.year < date.max.year, field, "must be a date like 2026-11-18")
+    return day
 
 
 def budget_message(budget: Budget) -> pb.Budget:

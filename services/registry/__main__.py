@@ -35,6 +35,7 @@ from services.runtime.channel import open_channel
 from services.runtime.database import Database, open_database
 from services.runtime.periodic import Periodic, periodic
 from services.runtime.server import CannotStart, Parts, Servicer, run
+from services.runtime.tls import tls_of
 
 DUTIES_EVERY = timedelta(seconds=1)
 
@@ -113,7 +114,8 @@ async def _start_duties(
     if config.cache_address:
         if config.token_file is None:
             raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's own token")
-        channel = await start(open_channel(config.cache_address, TokenFile(config.token_file)))
+        token = TokenFile(config.token_file)
+        channel = await start(open_channel(config.cache_address, token, tls=tls_of(config)))
         tell = TellCollected(store=garbage.store, cache=CacheClient(channel))
         await start(periodic("tell_collected", every=DUTIES_EVERY, run_once=tell.run_once))
     processing = Processing(store=ProcessStore(database), pages=pages, on_processed=calling.wake)

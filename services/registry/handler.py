@@ -18,7 +18,13 @@ from services.registry.pages import Pages
 from services.registry.reference_store import ReferenceStore
 from services.registry.revocations import Revocations
 from services.registry.upload import Upload
-from services.registry.upload_part import UploadPart, chunk_of, header_of, read_upload_part
+from services.registry.upload_part import (
+    UploadPart,
+    chunk_of,
+    header_of,
+    is_empty,
+    read_upload_part,
+)
 from services.runtime.auth import allow
 from services.runtime.errors import InvalidInput
 from services.runtime.interceptors import Context, deserialized_by
@@ -222,17 +228,21 @@ class RegistryHandler(RegistryServiceServicer):
                 yield pb.WatchRevocationsResponse(pdf_hashes=pdf_hashes)
 
     async def _patiently(self, messages: AsyncIterator[UploadPart]) -> AsyncIterator[UploadPart]:
-        """The caller's messages while they keep coming: nobody holds a place by silence."""
+        """The caller's messages while bytes keep coming: nobody holds a place by saying nothing."""
+        begun = False
         while True:
             try:
                 async with asyncio.timeout(self.idle_seconds):
                     message = await anext(messages)
+                    while begun and is_empty(message):
+                        message = await anext(messages)
             except StopAsyncIteration:
                 return
             except TimeoutError:
                 raise InvalidInput(
                     f"nothing came for {self.idle_seconds:g} seconds", field="chunk"
                 ) from None
+            begun = True
             yield message
 
 

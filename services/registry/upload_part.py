@@ -36,6 +36,11 @@ def header_of(first: UploadPart | None) -> pb.UploadDocumentRequest.Header:
     return first.header
 
 
+def is_empty(part: UploadPart) -> bool:
+    """Whether it is a chunk of no bytes, as some clients end their uploads with."""
+    return isinstance(part, memoryview) and not part
+
+
 def chunk_of(part: UploadPart) -> bytes | memoryview:
     """The bytes in a message that must hold some."""
     if isinstance(part, memoryview):

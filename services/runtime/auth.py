@@ -54,7 +54,9 @@ class Signer:
         assert isinstance(key, Ed25519PrivateKey)
         self._key = key
 
-    def sign(self, *, subject: str, scopes: Iterable[str], lifetime: timedelta) -> str:
+    def sign(
+        self, *, subject: str, scopes: Iterable[str], lifetime: timedelta, email: str = ""
+    ) -> str:
         now = datetime.now(UTC)
         claims = {
             "iss": ISSUER,
@@ -63,6 +65,7 @@ class Signer:
             "scope": " ".join(sorted(scopes)),
             "iat": now,
             "exp": now + lifetime,
+            **({"email": email} if email else {}),
         }
         return jwt.encode(claims, self._key, algorithm=ALGORITHM)
 
@@ -76,22 +79,21 @@ class TokenVerifier:
             raise ValueError("tokens are checked with an Ed25519 key")  # noqa: TRY004
         self._key = key
         # Checking a signature costs as much as a cache hit, and callers repeat their tokens.
-        self._known: dict[str, tuple[Caller, float]] = {}
+        self._known: dict[str, Caller] = {}
 
     def verify(self, token: str) -> Caller:
-        known = self._known.get(token)
-        if known is None:
-            known = self._check(token)
+        caller = self._known.get(token)
+        if caller is None:
+            caller = self._check(token)
             if len(self._known) >= _REMEMBERED_TOKENS:
                 self._known.clear()
-            self._known[token] = known
-        caller, expires_at = known
-        if expires_at <= time.time():
+            self._known[token] = caller
+        if caller.expires_at <= time.time():
             self._known.pop(token, None)
             raise Unauthenticated("the token has expired; get a new one")
         return caller
 
-    def _check(self, token: str) -> tuple[Caller, float]:
+    def _check(self, token: str) -> Caller:
         try:
             claims = jwt.decode(
                 token,
@@ -105,10 +107,19 @@ class TokenVerifier:
             raise Unauthenticated("the token has expired; get a new one") from None
         except jwt.PyJWTError:
             raise Unauthenticated("the token is not valid here") from None
-        scope, subject = claims["scope"], claims["sub"]
-        if not isinstance(scope, str) or not scope or not subject:
+        scope, subject, email = claims["scope"], claims["sub"], claims.get("email", "")
+        scopes = frozenset(scope.split()) if isinstance(scope, str) else frozenset()
+        if not scopes or not subject:
             raise Unauthenticated("the token names no subject or scope")
-        return Caller(subject=subject, scopes=frozenset(scope.split())), float(claims["exp"])
+        if not isinstance(email, str):
+            raise Unauthenticated("the token names somebody who is no e-mail address")
+        return Caller(
+            subject=subject,
+            scopes=scopes,
+            email=email,
+            issued_at=float(claims["iat"]),
+            expires_at=float(claims["exp"]),
+        )
 
 
 class TokenFile:

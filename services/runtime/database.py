@@ -37,8 +37,8 @@ TRY_LEADING = "SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0))"
 PATIENT_TRANSACTION = "SET LOCAL idle_in_transaction_session_timeout = '10min'"
 
 # Classes of SQLSTATE that say the database is away or busy, not that we asked nonsense:
-# connection, transaction rollback, resources, lock not available, operator intervention.
-_TROUBLE = frozenset({"08", "40", "53", "55", "57"})
+# connection, login, transaction rollback, resources, lock not available, operator intervention.
+_TROUBLE = frozenset({"08", "28", "40", "53", "55", "57"})
 # What a former primary says after a failover.
 _READ_ONLY = "25006"
 # Everything that connecting may raise, a malformed address included.
@@ -147,23 +147,33 @@ async def listening(
 
 @asynccontextmanager
 async def open_database(
-    url: str, *, application_name: str, pool_size: int = 10
+    url: str,
+    *,
+    application_name: str,
+    pool_size: int = 10,
+    statement_seconds: float = STATEMENT_SECONDS,
+    lock_seconds: float = LOCK_SECONDS,
+    beside_another: bool = False,
 ) -> AsyncIterator[Database]:
-    """Connect, or say in one sentence why not."""
+    """Connect, or say in one sentence why not.
+
+    A pool beside another connects when somebody needs it, and exports no metrics: the service can
+    do without it.
+    """
     try:
         pool = await asyncpg.create_pool(
             url,
-            min_size=1,
+            min_size=0 if beside_another else 1,
             max_size=pool_size,
             timeout=CONNECT_SECONDS,
-            command_timeout=STATEMENT_SECONDS,
+            command_timeout=statement_seconds,
             init=_prepare_connection,
             reset=_leave_as_it_is,
             server_settings={
                 "application_name": f"glossa-{application_name}",
-                "statement_timeout": _milliseconds(STATEMENT_SECONDS),
-                "lock_timeout": _milliseconds(LOCK_SECONDS),
-                "idle_in_transaction_session_timeout": _milliseconds(2 * STATEMENT_SECONDS),
+                "statement_timeout": _milliseconds(statement_seconds),
+                "lock_timeout": _milliseconds(lock_seconds),
+                "idle_in_transaction_session_timeout": _milliseconds(2 * statement_seconds),
             },
         )
     except CONNECT_ERRORS as error:
@@ -173,7 +183,7 @@ async def open_database(
             reason="DATABASE_UNAVAILABLE",
             retry_after=RETRY_AFTER,
         ) from error
-    database = Database(pool, pool_metrics(application_name))
+    database = Database(pool, pool_metrics(application_name, exported=not beside_another))
     try:
         async with periodic(
             "count_connections", every=COUNT_EVERY, run_once=database.count_connections

@@ -1,6 +1,7 @@
 """What happens around every call: id, token, scopes, errors, metrics and one log line."""
 
 import asyncio
+import inspect
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -10,23 +11,27 @@ from collections.abc import (
     Callable,
     Mapping,
 )
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
 
 from services.runtime import request, tracing
 from services.runtime.auth import TokenVerifier
 from services.runtime.errors import Forbidden, GlossaError, InvalidInput, Unauthenticated
+from services.runtime.messages import Receive, all_messages, hear_out, only_message, tolerant
 from services.runtime.metrics import MethodMetrics, RequestMetrics
 from services.runtime.status import status_code, trailing_metadata
 
 log = structlog.get_logger()
 
-# Any good token may ask what the contract is.
-REFLECTION_PREFIX = "/grpc.reflection."
+# Probes have no token, and health tells nothing about anybody; watching it for long needs one.
+OPEN_METHOD = "/grpc.health.v1.Health/Check"
+# How long somebody without a token may take to say what they want.
+OPEN_SECONDS = 5.0
+# Any good token may ask what the contract is, and how we are.
+FOR_ANY_TOKEN = ("/grpc.reflection.", "/grpc.health.v1.Health/")
 
 # What our own services call themselves.
 SERVICE_SCOPES = frozenset({"registry", "cache", "worker"})
@@ -35,10 +40,6 @@ SERVICE_SCOPES = frozenset({"registry", "cache", "worker"})
 # and that its answers may be bytes already.
 DESERIALIZER_ATTRIBUTE = "__glossa_deserializer__"
 SERIALIZED_ATTRIBUTE = "__glossa_serialized__"
-
-# How much of a refused upload is still taken, so that the client hears the refusal.
-LINGER_SECONDS = 2.0
-LINGER_BYTES = 64 * 1024 * 1024
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -85,16 +86,27 @@ class CallGuard:
         return GuardedServer(server, self)
 
     def wrap(self, handler: MethodHandler, method: str) -> MethodHandler:
-        kind = ("stream" if handler.request_streaming else "unary") + (
-            "_stream" if handler.response_streaming else "_unary"
-        )
-        behaviour = getattr(handler, kind)
-        guard = self._guard_stream if handler.response_streaming else self._guard_unary
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        """The handler behind the guard, reading its messages by itself.
+
+        Left to gRPC, the one message of a unary call is waited for before anybody sees a token, and
+        for ever: whoever may not call could take up all places by sending none.
+        """
+        asked = "stream" if handler.request_streaming else "unary"
+        told = "stream" if handler.response_streaming else "unary"
+        behaviour = getattr(handler, f"{asked}_{told}")
+        receive = all_messages if handler.request_streaming else only_message
+        guarded: Callable[[Any, Context], Any]
+        if method == OPEN_METHOD:
+            guarded = _open(behaviour)
+        elif inspect.isasyncgenfunction(behaviour):
+            guarded = self._guard_stream(behaviour, method, receive)
+        else:
+            guarded = self._guard_unary(behaviour, method, receive)
+        make = getattr(grpc, f"stream_{told}_rpc_method_handler")
         serialized = getattr(behaviour, SERIALIZED_ATTRIBUTE, False)
         wrapped: MethodHandler = make(
-            guard(behaviour, method),
-            request_deserializer=_tolerant(
+            guarded,
+            request_deserializer=tolerant(
                 getattr(behaviour, DESERIALIZER_ATTRIBUTE, handler.request_deserializer)
             ),
             response_serializer=None if serialized else handler.response_serializer,
@@ -102,18 +114,18 @@ class CallGuard:
         return wrapped
 
     def _guard_unary(
-        self, behaviour: Callable[[Any, Context], Awaitable[Any]], method: str
+        self, behaviour: Callable[[Any, Context], Awaitable[Any]], method: str, receive: Receive
     ) -> Callable[[Any, Context], Awaitable[Any]]:
         metrics = self._metrics.of_method(method)
 
-        async def guarded(message: Any, context: Context) -> Any:
+        async def guarded(messages: AsyncIterable[Any], context: Context) -> Any:
             call = _Call(method, metrics)
             try:
                 self._admit(call, context)
-                answer = await behaviour(_decoded(message), context)
+                answer = await behaviour(await receive(messages, context), context)
             except BaseException as error:
-                if isinstance(error, GlossaError) and isinstance(message, AsyncIterable):
-                    await _hear_out(message)
+                if isinstance(error, GlossaError) and receive is all_messages:
+                    await hear_out(messages)
                 await call.fail(error, context)
                 raise
             call.end("OK")
@@ -122,16 +134,20 @@ class CallGuard:
         return guarded
 
     def _guard_stream(
-        self, behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], method: str
+        self,
+        behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]],
+        method: str,
+        receive: Receive,
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         metrics = self._metrics.of_method(method)
 
-        async def guarded(message: Any, context: Context) -> AsyncIterator[Any]:
+        async def guarded(messages: AsyncIterable[Any], context: Context) -> AsyncIterator[Any]:
             call = _Call(method, metrics)
             try:
                 self._admit(call, context)
+                asked = await receive(messages, context)
                 # Closed here and now, so that what the handler holds is not left to the collector.
-                async with aclosing(behaviour(_decoded(message), context)) as answers:
+                async with aclosing(behaviour(asked, context)) as answers:
                     async for answer in answers:
                         yield answer
             except BaseException as error:
@@ -153,7 +169,7 @@ class CallGuard:
             raise Unauthenticated("send a token as 'authorization: Bearer …' metadata")
         caller = self._verifier.verify(token)
         allowed = self._policies.get(method, frozenset())
-        if not caller.scopes & allowed and not method.startswith(REFLECTION_PREFIX):
+        if not caller.scopes & allowed and not method.startswith(FOR_ANY_TOKEN):
             raise Forbidden(f"this token may not call {method}")
         request.caller.set(caller)
         call.trace(_text(metadata.get(tracing.TRACEPARENT_HEADER)), caller)
@@ -179,59 +195,19 @@ class GuardedServer:
         self._server.add_registered_method_handlers(service, guarded)
 
 
-class _Undecodable:
-    """Stands for a message that is not what it should be, until somebody may be told so."""
+def _open(behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """For everybody who says at once what they want, so that nobody holds a place by silence."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self._size_bytes = size_bytes
-
-    def ByteSize(self) -> int:
-        """As protobuf's own messages tell theirs."""
-        return self._size_bytes
-
-
-def _tolerant(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
-    """Left to itself, gRPC answers UNKNOWN with our traceback, before any token is looked at."""
-    if deserialize is None:
-        return None
-
-    def tolerant(content: bytes) -> Any:
+    async def opened(messages: AsyncIterable[Any], context: Context) -> Any:
         try:
-            return deserialize(content)
-        except DecodeError:
-            return _Undecodable(len(content))
+            async with asyncio.timeout(OPEN_SECONDS):
+                return await behaviour(await only_message(messages, context), context)
+        except TimeoutError:
+            await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, "nothing was asked", ())
+        except InvalidInput as error:
+            await _abort(context, status_code(error), error.message, trailing_metadata(error))
 
-    return tolerant
-
-
-def _decoded(message: Any) -> Any:
-    """The message, or the messages of a stream, each refused if it could not be decoded."""
-    if isinstance(message, _Undecodable):
-        raise InvalidInput("the message is not valid protobuf; its strings must be UTF-8")
-    return _decoded_stream(message) if isinstance(message, AsyncIterable) else message
-
-
-async def _decoded_stream(messages: AsyncIterable[Any]) -> AsyncIterator[Any]:
-    async for message in messages:
-        yield _decoded(message)
-
-
-async def _hear_out(messages: AsyncIterable[Any]) -> None:
-    """Before a refusal, take what the client is about to send, within reason.
-
-    A client of grpc.aio whose send is cut off reports that, as INTERNAL, instead of our refusal.
-    """
-    with suppress(TimeoutError):
-        async with asyncio.timeout(LINGER_SECONDS):
-            await _discard(messages, LINGER_BYTES)
-
-
-async def _discard(messages: AsyncIterable[Any], most_bytes: int) -> None:
-    seen_bytes = 0
-    async for message in messages:
-        seen_bytes += len(message) if isinstance(message, memoryview) else message.ByteSize()
-        if seen_bytes > most_bytes:
-            return
+    return opened
 
 
 class _Call:

@@ -19,6 +19,11 @@ class Caller:
 
     subject: str
     scopes: frozenset[str]
+    # Which person holds the token; empty for most, and never a right by itself.
+    email: str = ""
+    # Seconds since the epoch.
+    issued_at: float = 0.0
+    expires_at: float = 0.0
 
     @property
     def is_user(self) -> bool:

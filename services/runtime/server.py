@@ -2,10 +2,16 @@
 
 import asyncio
 import gc
+import ipaddress
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,11 +27,12 @@ from pydantic_settings import SettingsError
 
 from services.runtime.auth import SCOPES_ATTRIBUTE, TokenVerifier
 from services.runtime.errors import GlossaError
-from services.runtime.interceptors import CallGuard, Policies
+from services.runtime.interceptors import CallGuard, GuardedServer, Policies
 from services.runtime.logging import configure_logging
 from services.runtime.loop_lag import loop_lag, watching_the_loop
 from services.runtime.metrics import build_info, metrics_port, request_metrics
 from services.runtime.settings import ServiceSettings
+from services.runtime.tls import CA_FILE, CERT_FILE, KEY_FILE, Tls, TlsMisconfigured, tls_of
 from services.runtime.tracing import TracingNotInstalled, tracing
 
 log = structlog.get_logger()
@@ -56,6 +63,8 @@ class Parts:
     servicers: Sequence[Servicer]
     # Runs when draining starts, after health says NOT_SERVING: end long streams, stop taking work.
     on_drain: Callable[[], Awaitable[None]] | None = None
+    # What the HTTP port serves instead of /metrics alone; an ASGI application.
+    pages: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +92,9 @@ def starting(service: str, settings: type[Settings]) -> Iterator[Settings]:
             yield config
     except ValidationError as error:
         sys.exit(f"{service} cannot start: {_explain(error)}")
-    except (CannotStart, GlossaError, OSError, SettingsError, TracingNotInstalled) as error:
+    except (CannotStart, GlossaError, OSError, SettingsError) as error:
+        sys.exit(f"{service} cannot start: {error}")
+    except (TlsMisconfigured, TracingNotInstalled) as error:
         sys.exit(f"{service} cannot start: {error}")
 
 
@@ -92,12 +103,13 @@ async def running(
     service: str, config: Settings, compose: Compose[Settings]
 ) -> AsyncIterator[Running]:
     """Serve until the block ends, then drain: health first, then streams, then calls under way."""
+    tls = _transport(config)
     build_info(service)
     async with watching_the_loop(loop_lag(service).observe), compose(config) as parts:
-        server = _build_server(service, config, parts.servicers)
-        status = await _add_health(server, parts.servicers)
-        port = _listen(server, config)
-        with _metrics_port(config) as scraped_port:
+        server, guarded = _build_server(service, config, parts.servicers)
+        status = await _add_health(guarded, parts.servicers)
+        port = _listen(server, config, tls)
+        async with _http_port(config, parts.pages) as scraped_port:
             await server.start()
             try:
                 yield Running(
@@ -135,7 +147,7 @@ def _spare_the_collector() -> None:
 
 def _build_server(
     service: str, config: ServiceSettings, servicers: Sequence[Servicer]
-) -> grpc.aio.Server:
+) -> tuple[grpc.aio.Server, GuardedServer]:
     guard = CallGuard(
         verifier=_verifier(config.verify_key_file),
         policies=_policies(servicers),
@@ -166,7 +178,7 @@ def _build_server(
         names = [servicer.name for servicer in servicers]
         reflected = reflection.aio.ReflectionServicer([*names, reflection.SERVICE_NAME])
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, guarded)
-    return server
+    return server, guarded
 
 
 def _policies(servicers: Sequence[Servicer]) -> Policies:
@@ -183,21 +195,28 @@ def _policies(servicers: Sequence[Servicer]) -> Policies:
 
 
 async def _add_health(
-    server: grpc.aio.Server, servicers: Sequence[Servicer]
+    guarded: GuardedServer, servicers: Sequence[Servicer]
 ) -> health.aio.HealthServicer:
     status = health.aio.HealthServicer()
-    # Past the guard: probes have no token, and health tells nothing about anybody.
-    health_pb2_grpc.add_HealthServicer_to_server(status, server)
+    health_pb2_grpc.add_HealthServicer_to_server(status, guarded)
     for name in ("", *(servicer.name for servicer in servicers)):
         await status.set(name, health_pb2.HealthCheckResponse.SERVING)
     return status
 
 
-@contextmanager
-def _metrics_port(config: ServiceSettings) -> Iterator[int]:
-    with ExitStack() as stack:
+@asynccontextmanager
+async def _http_port(config: ServiceSettings, pages: Any) -> AsyncIterator[int]:
+    async with AsyncExitStack() as stack:
         try:
-            port = stack.enter_context(metrics_port(config.host, config.metrics_port))
+            if pages is None:
+                port = stack.enter_context(metrics_port(config.host, config.metrics_port))
+            else:
+                # Imported here: only who has pages needs it.
+                from services.runtime.http import http_port  # noqa: PLC0415
+
+                port = await stack.enter_async_context(
+                    http_port(config.host, config.metrics_port, pages)
+                )
         except OSError as error:
             raise CannotStart(
                 f"cannot serve metrics on {config.host}:{config.metrics_port}"
@@ -215,9 +234,32 @@ def _verifier(key_file: Path) -> TokenVerifier:
         ) from None
 
 
-def _listen(server: grpc.aio.Server, config: ServiceSettings) -> int:
+def _transport(config: ServiceSettings) -> Tls | None:
+    """How we are spoken to; plain text leaves the machine only where somebody said it may."""
+    tls = tls_of(config)
+    if tls is None and not _is_loopback(config.host) and not config.allow_plaintext:
+        raise CannotStart(
+            f"GLOSSA_HOST {config.host} can be reached from other machines: set {CERT_FILE},"
+            f" {KEY_FILE} and {CA_FILE}, or GLOSSA_ALLOW_PLAINTEXT=true where a mesh encrypts"
+        )
+    if tls is not None and not tls.can_serve:
+        raise CannotStart(f"{CA_FILE} is set without {CERT_FILE} and {KEY_FILE}; set all three")
+    return tls
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        return server.add_insecure_port(f"{config.host}:{config.port}")
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(server: grpc.aio.Server, config: ServiceSettings, tls: Tls | None) -> int:
+    address = f"{config.host}:{config.port}"
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, tls.server_credentials())
     except RuntimeError:
         raise CannotStart(
             f"port {config.port} on {config.host} is taken; set GLOSSA_PORT to another one"

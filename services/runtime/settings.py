@@ -48,6 +48,14 @@ class ServiceSettings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=0, ge=0, le=65535)
     metrics_port: int = Field(default=0, ge=0, le=65535)
+    # Our certificate and key, and the authority that peers are checked with: PEM, all or none.
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_ca_file: str = ""
+    # "require": whoever calls must show a certificate of that authority too.
+    tls_client_auth: str = "none"
+    # Where something else encrypts, as a service mesh does; else only loopback may be plain.
+    allow_plaintext: bool = False
     database_url: SecretStr
     database_pool_size: int = Field(default=10, ge=1, le=200)
     # Public key that tokens are checked with.

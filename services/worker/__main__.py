@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import grpc
 from glossa.worker.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
@@ -17,6 +18,7 @@ from services.runtime.channel import open_channel
 from services.runtime.database import Database, open_database
 from services.runtime.server import CannotStart, Parts, Servicer, run, starting
 from services.runtime.settings import CONVERSION_VERSION
+from services.runtime.tls import tls_of
 from services.worker.attempt import Attempts
 from services.worker.chunk_store import ChunkStore
 from services.worker.clients import Cache, Jobs, Quota, Registry
@@ -87,8 +89,26 @@ async def compose(config: Config) -> AsyncIterator[Parts]:
             handler=handler,
             add=add_WorkerServiceServicer_to_server,
         )
-        async with watches.running(), upkeep.running(), loop.working():
-            yield Parts(servicers=[servicer], on_drain=drain)
+        async with (
+            watches.running(),
+            upkeep.running(),
+            loop.working(),
+            _pages(config, letters) as pages,
+        ):
+            yield Parts(servicers=[servicer], on_drain=drain, pages=pages)
+
+
+@asynccontextmanager
+async def _pages(config: Config, letters: DeadLetters) -> AsyncIterator[Any]:
+    """The admin pages, where there is a role to read with; /metrics alone otherwise."""
+    if not config.dashboard_database_url.get_secret_value():
+        yield None
+        return
+    # Imported here: a worker that runs once, or without pages, has no use for it.
+    from services.worker.admin.compose import open_pages  # noqa: PLC0415
+
+    async with open_pages(config, letters) as pages:
+        yield pages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,16 +128,16 @@ async def open_worker(config: Config) -> AsyncIterator[tuple[LeaseLoop, Base]]:
     if config.token_file is None:
         raise CannotStart("GLOSSA_TOKEN_FILE must name the file with this service's token")
     settings = config.explanation
-    token = TokenFile(config.token_file)
+    token, tls = TokenFile(config.token_file), tls_of(config)
     async with (
         open_database(
             config.database_url.get_secret_value(),
             application_name="worker",
             pool_size=config.database_pool_size,
         ) as database,
-        open_channel(config.registry_address, token) as registry_channel,
-        open_channel(config.cache_address, token) as cache_channel,
-        open_channel(config.quota_address, token) as quota_channel,
+        open_channel(config.registry_address, token, tls=tls) as registry_channel,
+        open_channel(config.cache_address, token, tls=tls) as cache_channel,
+        open_channel(config.quota_address, token, tls=tls) as quota_channel,
         open_explainer(config) as explainer,
     ):
         events, quota = EventStore(database), Quota(quota_channel)

@@ -3,12 +3,16 @@
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, SecretStr, StringConstraints
 
 from services.runtime.settings import ExplanationSettings, ServiceSettings
 
 # A name and nothing else: no scheme, no port, no path.
 Host = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$", max_length=100)]
+
+
+# Scheme, host and port, and nothing after them.
+ORIGIN = r"^(https?://[a-z0-9.-]+(:\d{1,5})?)?$"
 
 
 class Config(ServiceSettings):
@@ -45,6 +49,18 @@ class Config(ServiceSettings):
     model_hold_seconds: float = Field(default=30.0, gt=0, le=50)
     # Hosts that links in explanations may lead to, e.g. '["en.wikipedia.org"]'; none unless told.
     link_hosts: tuple[Host, ...] = ()
+
+    # Who may see the admin pages, comma separated; nobody unless told.
+    admin_emails: str = Field(default="", validation_alias="ADMIN_EMAILS")
+    # Where browsers reach them, e.g. https://glossa.example.org; loopback unless told.
+    admin_origin: Annotated[str, StringConstraints(pattern=ORIGIN)] = ""
+    # What the pages read with, as glossa_dashboard; without it there are none.
+    dashboard_database_url: SecretStr = SecretStr("")
+
+    @property
+    def admins(self) -> frozenset[str]:
+        emails = (email.strip().lower() for email in self.admin_emails.split(","))
+        return frozenset(email for email in emails if email)
 
     @property
     def model_hold(self) -> timedelta:

@@ -134,7 +134,7 @@ class DeadLetterStore:
         ):
             counts = await connection.fetch(COUNT_DEAD_LETTERS, *which)
             rows = await connection.fetch(LIST_DEAD_LETTERS, *which, *place, most)
-        return [_letter(row) for row in rows], sum(row["number"] for row in counts)
+        return [letter_from(row) for row in rows], sum(row["number"] for row in counts)
 
     async def count_dead_letters(self, chosen: Filter) -> dict[str, int]:
         """How many failed for which reason and were not started anew, most first."""
@@ -162,7 +162,7 @@ class DeadLetterStore:
     async def read_dead_letter(self, generation_id: UUID) -> DeadLetter | None:
         async with self._database.connection() as connection:
             row = await connection.fetchrow(READ_DEAD_LETTER, generation_id)
-        return _letter(row) if row else None
+        return letter_from(row) if row else None
 
     async def mark_redriven(self, redriven: Mapping[UUID, UUID]) -> None:
         """Note which generations took the place of which."""
@@ -211,7 +211,7 @@ def _values(letter: DeadLetter) -> tuple[Any, ...]:
     )
 
 
-def _letter(row: asyncpg.Record) -> DeadLetter:
+def letter_from(row: asyncpg.Record) -> DeadLetter:
     return DeadLetter(**{**dict(row), "failures": tuple(map(_failure, row["failures"]))})
 
 

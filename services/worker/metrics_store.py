@@ -190,12 +190,12 @@ class MetricsStore:
         total = [row for row in parts if not any(tuple(row)[:3])]
         return DailySummary(
             day=day,
-            total=_metrics(total[0]) if total else Metrics(),
-            hours={row["begins_at"].hour: _metrics(row) for row in hours},
+            total=metrics_from(total[0]) if total else Metrics(),
+            hours={row["begins_at"].hour: metrics_from(row) for row in hours},
             modes=_parts(parts, "effective_mode"),
             locales=_parts(parts, "locale"),
             documents=dict(list(_parts(parts, "pdf_hash").items())[:_DOCUMENTS]),
-            failures=_most_first(total[0]["error_counts"]) if total else {},
+            failures=most_first(total[0]["error_counts"]) if total else {},
             complete_until=complete_until,
             open_dead_letters=letters,
         )
@@ -208,10 +208,10 @@ class MetricsStore:
 
 
 def _parts(rows: Sequence[asyncpg.Record], dimension: str) -> dict[str, Metrics]:
-    return {row[dimension]: _metrics(row) for row in rows if row[dimension]}
+    return {row[dimension]: metrics_from(row) for row in rows if row[dimension]}
 
 
-def _metrics(row: asyncpg.Record) -> Metrics:
+def metrics_from(row: asyncpg.Record) -> Metrics:
     return Metrics(
         cache_hits=row["cache_hits"],
         cache_misses=row["cache_misses"],
@@ -230,7 +230,7 @@ def _latency(row: asyncpg.Record, what: str) -> Latency:
     )
 
 
-def _most_first(counts: dict[str, int]) -> dict[str, int]:
+def most_first(counts: dict[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 

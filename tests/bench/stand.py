@@ -91,7 +91,7 @@ async def open_stand(**options: str) -> AsyncIterator[Stand]:
     """A database of its own with every table made, gone afterwards; options are Postgres's."""
     with tempfile.TemporaryDirectory(prefix="glossa-bench-") as folder:
         plan = SuitePlan(
-            state=State(Path(folder)), ports=free_ports(), environment=dict(os.environ)
+            state=State(Path(folder)), ports=free_ports(), environment=dict(os.environ), tls=None
         )
         plan.state.prepare()
         plan.state.refresh_tokens()

@@ -89,6 +89,11 @@ def test_no_state_folder_is_told_with_the_remedy(tmp_path: Path) -> None:
         (["token", "--user", "a b"], "--user must be 1 to 128 letters"),
         (["token", "--user", ""], "--user must be 1 to 128 letters"),
         (["token", "--user", "a", "--scope", "admin"], "--user and --scope do not go together"),
+        (["token", "--user", "a", "--admin"], "--admin does not go with --user"),
+        (["token", "--scope", "worker", "--admin"], "--admin does not go with --user"),
+        (["token", "--email", "a@b.org"], "--email is for admins"),
+        (["token", "--admin", "--email", "nobody"], "'nobody' is no e-mail address"),
+        (["token", "--admin", "--email", "a@b.org,c@d"], "'a@b.org,c@d' is no e-mail address"),
         (["explain", __file__, "--user", "a", "--page", "0"], PAGES),
         (["explain", __file__, "--user", "a", "--page", "-1"], PAGES),
         (["explain", __file__, "--user", "a", "--page", "99999999999"], PAGES),
@@ -154,6 +159,9 @@ def test_a_token_is_printed_alone_and_says_what_was_asked(state: State) -> None:
     gateway = verifier.verify(glossa("token", state=state).stdout.strip())
     admin = verifier.verify(glossa("token", "--scope", "admin", state=state).stdout.strip())
     alice = verifier.verify(glossa("token", "--user", "alice", state=state).stdout.strip())
+    named = ("token", "--admin", "--email", "ann@example.org")
+    ann = verifier.verify(glossa(*named, state=state).stdout.strip())
+    assert (set(ann.scopes), ann.email) == ({"admin"}, "ann@example.org")
 
     assert (set(gateway.scopes), set(admin.scopes)) == ({"gateway"}, {"admin"})
     assert (alice.subject, set(alice.scopes)) == ("alice", {"user"})

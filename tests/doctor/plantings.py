@@ -250,6 +250,8 @@ GENERATION = "cache.generations"
 MORE = [
     ("across/roles_stay_apart", planted("GRANT SELECT (page) ON cache.requests TO glossa_quota")),
     ("across/roles_stay_apart", planted("GRANT INSERT ON cache.requests TO glossa_auditor")),
+    ("across/roles_stay_apart", planted("GRANT SELECT ON cache.requests TO glossa_dashboard")),
+    ("across/roles_stay_apart", planted("GRANT DELETE ON worker.dead_letters TO glossa_dashboard")),
     ("across/roles_stay_apart", planted("GRANT CREATE ON SCHEMA worker TO PUBLIC")),
     ("across/guards_are_in_place", planted("DROP POLICY own_rows_only ON quota.spending")),
     ("across/guards_are_in_place", planted("ALTER TABLE cache.requests DISABLE TRIGGER ALL")),

@@ -220,7 +220,10 @@ async def open_house(
         wires = {name: await stack.enter_async_context(fault_proxy()) for name in wire_names()}
         wires["worker>model"].targets.append(model.url.split("/")[2])
         plan = SuitePlan(
-            state=State(folder / "state"), ports=free_ports(), environment=_environment(wires)
+            state=State(folder / "state"),
+            ports=free_ports(),
+            environment=_environment(wires),
+            tls=None,
         )
         plan.state.prepare()
         plan.state.refresh_tokens()

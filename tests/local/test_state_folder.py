@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.local.errors import LocalError
-from services.local.layout import Ports, ports_from, suite_addresses
+from services.local.layout import LOGINS, Ports, ports_from, suite_addresses
 from services.local.state import SERVICE_TOKENS, State, write_private
 from services.runtime.auth import TokenVerifier
 
@@ -45,7 +45,7 @@ def test_a_login_that_a_newer_version_has_gets_its_password(state: State) -> Non
     passwords = state.passwords()
 
     assert passwords.items() > old.items()
-    assert passwords.keys() - old.keys() == {"auditor"}
+    assert passwords.keys() - old.keys() == {"auditor", "dashboard"}
     assert state.passwords() == state.known_passwords() == passwords
 
 
@@ -56,7 +56,7 @@ def test_keys_and_passwords_are_made_once(state: State) -> None:
 
     assert state.signing_key_file.read_bytes() == key
     assert state.passwords() == passwords
-    assert len(set(passwords.values())) == 5
+    assert len(set(passwords.values())) == len(LOGINS)
 
 
 def test_a_key_pair_that_was_left_unfinished_is_made_anew(state: State) -> None:

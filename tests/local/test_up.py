@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +37,15 @@ def up_once(folder: Path, ports: Ports, **more: str) -> str:
     return line
 
 
+def read_page(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+            return str(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return str(error.read())
+
+
 @pytest.fixture
 def taken_ports() -> Iterator[Ports]:
     ports = free_ports()
@@ -48,6 +59,10 @@ async def test_the_suite_comes_up_heals_and_goes_away_on_ctrl_c(folder: Path) ->
     async with asyncio.timeout(SECONDS), started(folder) as up:
         assert await up.answers()
         assert await up.asks() > 0
+        page = f"http://{up.ports.metrics_address('worker')}/admin/metrics"
+        assert page in up.screen
+        assert "token --admin --email admin@localhost" in up.screen
+        assert "Sign in" in await asyncio.to_thread(read_page, page)
         for service in ("registry", "cache", "quota", "worker"):
             assert up.ports.address(service) in up.screen
             assert up.ports.metrics_address(service) in up.screen
@@ -156,6 +171,21 @@ def test_a_service_is_given_only_the_secrets_it_needs(folder: Path) -> None:
     signs = "GLOSSA_CALLBACK_SECRET"
     assert {name for name in SERVICES if signs in given[name]} == {"registry"}
     assert service_environment(plan, "registry", "again")[signs] == given["registry"][signs]
+
+
+def test_only_the_worker_is_told_who_may_see_the_pages(folder: Path) -> None:
+    names = ("ADMIN_EMAILS", "GLOSSA_DASHBOARD_DATABASE_URL")
+    plan = plan_from(environment(folder, free_ports()))
+    other = plan_from(environment(folder, free_ports(), ADMIN_EMAILS="a@b.org", **{names[1]: "x"}))
+    nobody = plan_from(environment(folder, free_ports(), ADMIN_EMAILS=""))
+    plan.state.prepare()
+
+    for service in SERVICES:
+        given = service_environment(other, service, "own", "reading")
+        expected = ["a@b.org", "reading"] if service == "worker" else [None, None]
+        assert [given.get(name) for name in names] == expected
+    assert service_environment(plan, "worker", "own")["ADMIN_EMAILS"] == "admin@localhost"
+    assert service_environment(nobody, "worker", "own")["ADMIN_EMAILS"] == ""
 
 
 def test_a_taken_port_is_told_before_anything_starts(folder: Path, taken_ports: Ports) -> None:

@@ -317,6 +317,29 @@ async def test_a_child_taken_over_cannot_open_signal_or_connect() -> None:
     assert b"done" not in output.split()
 
 
+# Says that it is ready, and then that four gigabytes are to come, and sends without end.
+BOASTING = """
+import json, os
+ready = json.dumps({"ready": True}).encode()
+os.write(1, len(ready).to_bytes(4, "big") + ready)
+os.read(0, 1)
+os.write(1, b"\\xff" * 4)
+while True:
+    os.write(1, bytes(1 << 16))
+"""
+
+
+async def test_a_child_taken_over_cannot_fill_the_memory_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    boasting = [sys.executable, "-c", BOASTING]
+    monkeypatch.setattr("services.registry.sandbox.command", lambda _: boasting)
+    async with open_sandbox(SandboxLimits(children=1)) as sandbox:
+        with handed_over(pdfs.text_pdf("one")) as file, pytest.raises(PdfError) as refused:
+            await sandbox.inspect(file)
+    assert refused.value.reason == "PDF_TOO_COMPLEX"
+
+
 async def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     pdf = tmp_path / "endless.pdf"
     pdf.write_bytes(pdfs.endless_pdf())

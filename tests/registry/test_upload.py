@@ -347,6 +347,32 @@ async def test_an_uploader_that_falls_silent_is_let_go(registry: Registry) -> No
     assert (told.code, told.field) == ("INVALID_ARGUMENT", "chunk")
 
 
+async def test_an_uploader_of_empty_chunks_is_let_go_like_a_silent_one(registry: Registry) -> None:
+    let_go = asyncio.Event()
+
+    async def hollow() -> Any:
+        yield header()
+        while not let_go.is_set():
+            yield pb.UploadDocumentRequest(chunk=b"")
+            await asyncio.sleep(0.01)
+
+    with refused() as told:
+        await registry.stub.UploadDocument(hollow(), metadata=registry.metadata)
+    let_go.set()
+    assert (told.code, told.field) == ("INVALID_ARGUMENT", "chunk")
+
+
+async def test_an_empty_chunk_among_others_does_no_harm(registry: Registry) -> None:
+    content = pdfs.unique_pdf("with an empty chunk")
+    pieces = [content[:100], b"", content[100:], b""]
+
+    answer = await registry.send(
+        [header(), *(pb.UploadDocumentRequest(chunk=piece) for piece in pieces)]
+    )
+
+    assert answer.file.pdf_hash == hash_of(content)
+
+
 async def test_no_upload_leaves_a_file_in_the_spool_folder(
     registry: Registry, someone: pb.Owner
 ) -> None:

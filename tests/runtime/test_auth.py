@@ -130,3 +130,15 @@ def test_a_new_token_is_picked_up_from_the_file(tmp_path: Path) -> None:
     fresh.replace(path)
 
     assert source.token() == "new"
+
+
+def test_a_token_may_name_the_person_who_holds_it() -> None:
+    verifier = TokenVerifier(PUBLIC)
+    named = Signer(PRIVATE).sign(
+        subject="x", scopes=["admin"], lifetime=timedelta(minutes=1), email="ann@example.org"
+    )
+
+    assert verifier.verify(named).email == "ann@example.org"
+    assert verifier.verify(signed()).email == ""
+    with pytest.raises(Unauthenticated):
+        verifier.verify(signed(email=["ann@example.org"]))

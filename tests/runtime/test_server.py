@@ -45,6 +45,7 @@ class Tricky:
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, float | None]] = []
+        self.waiting = asyncio.Event()
         self.cancelled = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -70,6 +71,7 @@ class Tricky:
     ) -> pb.GetQuotaStatusResponse:
         if message.user_id == "spent":
             raise Spent("no units left")
+        self.waiting.set()
         try:
             await asyncio.Event().wait()
         finally:

@@ -49,7 +49,8 @@ async def test_it_says_so_first_and_takes_nothing_more_while_attempts_finish(
     running = await worker.enter_async_context(start_worker(attempt_grace_seconds=60))
     async with grpc.aio.insecure_channel(running.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        states = health.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        question = health_pb2.HealthCheckRequest(service=SERVICE)
+        states = health.Watch(question, metadata=cluster.bearer("worker"))
         await states.read()
         under_way = await ask(cluster)
         await model.wait_for_calls(1)

@@ -1,10 +1,12 @@
--- A service's role reaches its own schema alone, and the auditor writes nowhere.
+-- A service's role reaches its own schema alone; the auditor and the dashboard write nowhere, and the dashboard sees
+-- the Worker's schema alone.
 -- If not: one broken service can break or read the others. REVOKE what is listed; deploy/postgres/roles.sql tells why.
 WITH login AS (
     SELECT oid, rolname, split_part(rolname, '_', 2) AS own
     FROM pg_catalog.pg_roles
     WHERE rolname IN (
-        'glossa_registry', 'glossa_cache', 'glossa_quota', 'glossa_quota_user', 'glossa_worker', 'glossa_auditor'
+        'glossa_registry', 'glossa_cache', 'glossa_quota', 'glossa_quota_user', 'glossa_worker', 'glossa_auditor',
+        'glossa_dashboard'
     )
 ), house AS (
     SELECT oid, nspname
@@ -28,7 +30,8 @@ WITH login AS (
 )
 SELECT rolname, what, privilege
 FROM may
-WHERE own <> nspname AND NOT (own = 'auditor' AND privilege IN ('USAGE', 'SELECT'))
+WHERE own <> nspname
+  AND NOT (privilege IN ('USAGE', 'SELECT') AND (own = 'auditor' OR (own = 'dashboard' AND nspname = 'worker')))
 UNION ALL
 SELECT member.rolname, held.rolname, 'MEMBER'
 FROM pg_catalog.pg_auth_members AS membership
