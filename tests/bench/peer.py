@@ -38,8 +38,7 @@ def run_peer(script: str, *arguments: str) -> float:
     """The figure a peer's script prints."""
     command = [str(program("python")), str(SCRIPTS / script), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise NotRun(result.stderr.strip().splitlines()[-1])
+    assert result.returncode == 0, f"{script} failed:\n{result.stderr}"
     return float(result.stdout)
 
 
@@ -54,8 +53,7 @@ class Peer:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         line = await self._process.stdout.readline()
-        if not line:
-            raise NotRun("the peer has ended; its last words are above")
+        assert line, "the peer has ended; its last words are above"
         seconds: list[float] = json.loads(line)
         return seconds
 

@@ -100,6 +100,7 @@ async def litellm(folder: Path) -> AsyncIterator[int]:
             await asyncio.to_thread(ask, port)
             assert model.calls == 1, f"{model.calls} calls: the proxy does not cache"
             yield port
+        assert model.calls == 1, "the proxy has asked the model again"
         model.shutdown()
 
 

@@ -87,7 +87,7 @@ def slowest(each: list[float]) -> float:
     return statistics.quantiles(each, n=100)[98]
 
 
-async def measure(work: Work) -> list[Figure]:
+async def measure(work: Work, whose: str) -> list[Figure]:
     plain, own, alone = [], [], []
     async with open_sandbox(SandboxLimits(children=1)) as sandbox:
         await sandbox.warm()
@@ -100,7 +100,7 @@ async def measure(work: Work) -> list[Figure]:
     return [
         Figure(
             row=10,
-            what=f"metadata of {pages} pages through the sandbox",
+            what=f"metadata of {pages} {whose} pages through the sandbox",
             ours=f"{statistics.median(own):.2f} s",
             reference=f"PyMuPDF in-process {statistics.median(plain):.2f} s",
             value=median_ratio(own, plain),
@@ -123,18 +123,11 @@ async def measure(work: Work) -> list[Figure]:
 
 async def run() -> list[Figure]:
     with tempfile.TemporaryDirectory() as made:
-        folder = real_pages()
-        if folder is None:
-            folder = Path(made)
-            for number in range(PAGES // 5):
-                (folder / f"{number}.pdf").write_bytes(lecture())
-        return await measure(chosen_pages(folder))
-
-
-def real_pages() -> Path | None:
-    """Where the caller has real documents; without any, pages are made."""
-    folder = os.environ.get("GLOSSA_BENCH_PDFS", "")
-    return Path(folder) if folder else None
+        if folder := os.environ.get("GLOSSA_BENCH_PDFS", ""):
+            return await measure(chosen_pages(Path(folder)), "real")
+        for number in range(PAGES // 5):
+            (Path(made) / f"{number}.pdf").write_bytes(lecture())
+        return await measure(chosen_pages(Path(made)), "made")
 
 
 if __name__ == "__main__":
