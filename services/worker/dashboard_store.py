@@ -13,27 +13,35 @@ from services.worker.dead_letter_store import columns, letter_from
 from services.worker.metrics_store import metrics_from, most_first, numbers
 from services.worker.sample import Metrics
 
-# Every day as a whole and by mode.
+# Every day as a whole and by mode. Days are named one by one: the key begins with the moment, and
+# between the first and the last there are the rows of every hour.
 READ_DAYS = f"""
 SELECT begins_at, effective_mode, {numbers}
 FROM worker.sticker_metrics
-WHERE span = 'day' AND begins_at >= $1 AND begins_at < $2 AND kind = $3
+WHERE begins_at = ANY ($1::timestamptz[]) AND span = 'day' AND kind = $2
   AND pdf_hash = '' AND locale = ''
 ORDER BY begins_at
 """
 
-# Sums over days by one dimension at a time; percentiles of days cannot be summed.
+# Sums over days by one dimension at a time, so many of each; percentiles of days cannot be summed.
 READ_PARTS = """
-SELECT pdf_hash, locale, effective_mode, sum(cache_hits)::bigint AS cache_hits,
-       sum(cache_misses)::bigint AS cache_misses, sum(joins)::bigint AS joins,
-       sum(failures)::bigint AS failures
-FROM worker.sticker_metrics
-WHERE span = 'day' AND begins_at >= $1 AND begins_at < $2 AND kind = $3
-  AND num_nonnulls(nullif(pdf_hash, ''), nullif(locale, ''), nullif(effective_mode, '')) = 1
-GROUP BY pdf_hash, locale, effective_mode
-ORDER BY pdf_hash <> '', sum(cache_hits + cache_misses + joins + failures) DESC, pdf_hash, locale,
-    effective_mode
-LIMIT 100
+SELECT pdf_hash, locale, effective_mode, cache_hits, cache_misses, joins, failures
+FROM (
+    SELECT pdf_hash, locale, effective_mode, sum(cache_hits)::bigint AS cache_hits,
+           sum(cache_misses)::bigint AS cache_misses, sum(joins)::bigint AS joins,
+           sum(failures)::bigint AS failures,
+           row_number() OVER (
+               PARTITION BY pdf_hash <> '', locale <> ''
+               ORDER BY sum(cache_hits + cache_misses + joins + failures) DESC, pdf_hash, locale,
+                   effective_mode
+           ) AS place
+    FROM worker.sticker_metrics
+    WHERE begins_at = ANY ($1::timestamptz[]) AND span = 'day' AND kind = $2
+      AND num_nonnulls(nullif(pdf_hash, ''), nullif(locale, ''), nullif(effective_mode, '')) = 1
+    GROUP BY pdf_hash, locale, effective_mode
+) AS part
+WHERE place <= 100
+ORDER BY place
 """
 
 # What was started anew, last first.
@@ -93,13 +101,14 @@ class DashboardStore:
         self._database = database
 
     async def read_period(self, first_day: date, last_day: date, kind: str) -> Period:
-        span = (_midnight(first_day), _midnight(last_day + timedelta(days=1)), kind)
+        length = (last_day - first_day).days + 1
+        days_asked = [_midnight(first_day + timedelta(days=number)) for number in range(length)]
         async with (
             self._database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            days = await connection.fetch(READ_DAYS, *span)
-            parts = await connection.fetch(READ_PARTS, *span)
+            days = await connection.fetch(READ_DAYS, days_asked, kind)
+            parts = await connection.fetch(READ_PARTS, days_asked, kind)
         return Period(
             days=_days(days),
             documents=_parts(parts, "pdf_hash"),

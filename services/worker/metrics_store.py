@@ -110,13 +110,23 @@ numbers = """cache_hits, cache_misses, joins, failures, p50_generation_ms, p95_g
        p99_generation_ms, p50_hit_ms, p95_hit_ms, p99_hit_ms, total_images, total_chunks,
        error_counts"""
 
-# The day as a whole, and by one dimension at a time.
+# The day as a whole, by language and by mode: a handful of rows, whatever happened.
 READ_DAY = f"""
-SELECT pdf_hash, locale, effective_mode, {numbers}
+SELECT locale, effective_mode, {numbers}
+FROM worker.sticker_metrics
+WHERE span = 'day' AND begins_at = $1 AND kind = $2 AND pdf_hash = ''
+  AND (locale = '' OR effective_mode = '')
+ORDER BY cache_hits + cache_misses + joins + failures DESC, locale, effective_mode
+"""
+
+# A day may have any number of documents; nobody is shown more than these.
+READ_DAY_DOCUMENTS = f"""
+SELECT pdf_hash, {numbers}
 FROM worker.sticker_metrics
 WHERE span = 'day' AND begins_at = $1 AND kind = $2
-  AND num_nonnulls(nullif(pdf_hash, ''), nullif(locale, ''), nullif(effective_mode, '')) <= 1
-ORDER BY cache_hits + cache_misses + joins + failures DESC, pdf_hash, locale, effective_mode
+  AND pdf_hash <> '' AND locale = '' AND effective_mode = ''
+ORDER BY cache_hits + cache_misses + joins + failures DESC, pdf_hash
+LIMIT 50
 """
 
 READ_HOURS = f"""
@@ -147,8 +157,6 @@ DELETE_OLD_DETAILS = """
 DELETE FROM worker.sticker_metrics
 WHERE span = 'hour' AND begins_at < now() - $1::interval AND pdf_hash <> ''
 """
-
-_DOCUMENTS = 50
 
 
 class MetricsStore:
@@ -185,16 +193,17 @@ class MetricsStore:
             begins_at = _midnight(day)
             complete_until = await connection.fetchval(READ_COMPLETE_UNTIL)
             parts = await connection.fetch(READ_DAY, begins_at, kind)
+            documents = await connection.fetch(READ_DAY_DOCUMENTS, begins_at, kind)
             hours = await connection.fetch(READ_HOURS, begins_at, kind)
             letters = await connection.fetchval(COUNT_OPEN)
-        total = [row for row in parts if not any(tuple(row)[:3])]
+        total = [row for row in parts if not any(tuple(row)[:2])]
         return DailySummary(
             day=day,
             total=metrics_from(total[0]) if total else Metrics(),
             hours={row["begins_at"].hour: metrics_from(row) for row in hours},
             modes=_parts(parts, "effective_mode"),
             locales=_parts(parts, "locale"),
-            documents=dict(list(_parts(parts, "pdf_hash").items())[:_DOCUMENTS]),
+            documents=_parts(documents, "pdf_hash"),
             failures=most_first(total[0]["error_counts"]) if total else {},
             complete_until=complete_until,
             open_dead_letters=letters,

@@ -161,6 +161,7 @@ CASES = {
         queue_store.READMIT_DUE, "", "generation_backoff_idx", "generation_turns_idx"
     ),
     "AGE_WAITING": case(queue_store.AGE_WAITING, "'5 min'", WAITING_SINCE, "generation_turns_idx"),
+    "READ_LANES": case(queue_store.READ_LANES, "1000", WAITING_SINCE),
     "LIST_RETIRED": case(retirement_store.LIST_RETIRED, "'30 s'", "generation_retired_idx"),
     "DELETE_ENDED": case(
         retirement_store.DELETE_ENDED,

@@ -6,6 +6,9 @@ import grpc
 import pytest
 from glossa.cache.v1 import cache_pb2 as pb
 
+from services.cache import queue_store
+from services.cache.domain import Lane
+from services.cache.gauge_store import GaugeStore
 from tests.cache.conftest import House, Worker, refused
 from tests.cache.leases import let_lease_run_out, opened, pass_time, release, sweep
 
@@ -38,7 +41,7 @@ async def test_an_empty_queue_has_both_lanes(house: House) -> None:
     assert answer.refunds_due == 0
 
 
-async def test_every_job_is_counted_once_in_its_lane(house: House) -> None:
+async def test_every_job_is_counted_once_in_its_lane(house: House, databases: Any) -> None:
     pdf_hash = await house.document("ann")
     other = await house.document("ann")
     jobs = []
@@ -63,7 +66,8 @@ async def test_every_job_is_counted_once_in_its_lane(house: House) -> None:
     )
     await house.admin.execute(
         "UPDATE cache.generations SET leased_by = 'frozen', attempts = 1,"
-        " leased_until = now() - interval '1 s', deadline_at = now() WHERE generation_id = $1",
+        " leased_until = now() - interval '1 s', deadline_at = now(),"
+        " run_after = run_after - interval '240 s' WHERE generation_id = $1",
         jobs[4],
     )
 
@@ -71,7 +75,39 @@ async def test_every_job_is_counted_once_in_its_lane(house: House) -> None:
 
     assert counts(first_lane) == ("interactive", 1, 1, 0, 0)
     assert counts(second_lane) == ("background", 2, 0, 1, 1)
-    assert 90 <= second_lane.oldest_wait.seconds < 3600
+    # The frozen worker's job is older, but waited for no worker.
+    assert 90 <= second_lane.oldest_wait.seconds < 240
+    async with opened(databases) as database:
+        gauge = (await GaugeStore(database).count_queue())[Lane.BACKGROUND]
+    assert 90 <= gauge.oldest_seconds < 240
+
+
+async def test_a_queue_is_counted_so_far_and_no_further(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_store, "MOST_COUNTED", 2)
+    for number in range(4):
+        await house.suite.explain("ann", await house.document("ann"), background=number > 0)
+
+    answer = await report(house)
+
+    assert [lane.waiting for lane in answer.lanes] == [1, 1]
+
+
+async def test_refunds_are_counted_so_far_and_no_further(house: House) -> None:
+    # Not committed, or the relay would deliver them.
+    transaction = house.admin.transaction()
+    await transaction.start()
+    await house.admin.execute(
+        "INSERT INTO cache.outbox (request_id, user_id, reason)"
+        " SELECT gen_random_uuid(), 'user', 'request_aborted' FROM generate_series(1, 3)"
+    )
+    counted = [
+        await house.admin.fetchval(queue_store.COUNT_REFUNDS_DUE, most) for most in (2, 3, 4)
+    ]
+    await transaction.rollback()
+
+    assert counted == [2, 3, 3]
 
 
 async def test_a_lease_that_ran_out_is_counted_when_its_page_is_ready(house: House) -> None:

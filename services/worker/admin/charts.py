@@ -37,7 +37,9 @@ class Chart:
 
     @property
     def is_empty(self) -> bool:
-        return not any(value for series in self.series for value in series.values)
+        values = [value for series in self.series for value in series.values]
+        # A time of zero is a fast answer, a count of zero is nothing.
+        return not any(value or (self.unit == "ms" and value is not None) for value in values)
 
     def data(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,6 +64,15 @@ def hit_rate(metrics: Metrics) -> float | None:
     """Answers from the cache among all answers, in percent."""
     requests = metrics.cache_hits + metrics.cache_misses + metrics.joins
     return 100 * metrics.cache_hits / requests if requests else None
+
+
+def made_ms(metrics: Metrics) -> int | None:
+    """The p95 of what was made or joined; None where nothing was."""
+    return metrics.generation.p95_ms if metrics.cache_misses + metrics.joins else None
+
+
+def hit_ms(metrics: Metrics) -> int | None:
+    return metrics.hit.p95_ms if metrics.cache_hits else None
 
 
 def _chart(overview: Overview, series: Sequence[Series], **about: str) -> Chart:
@@ -96,10 +107,10 @@ def _hit_rate(overview: Overview, days: Sequence[Day]) -> Chart:
 def _latency(overview: Overview, days: Sequence[Day]) -> Chart:
     series = [
         *(
-            Series(label=f"{mode}, made", values=[_of_mode(day, mode, _made_ms) for day in days])
+            Series(label=f"{mode}, made", values=[_of_mode(day, mode, made_ms) for day in days])
             for mode in _modes(days)
         ),
-        Series(label="from the cache", values=[_hit_ms(day.total) for day in days]),
+        Series(label="from the cache", values=[hit_ms(day.total) for day in days]),
     ]
     return _chart(
         overview, series, name="latency", title="p95 from ask to answer", kind="lines", unit="ms"
@@ -177,11 +188,3 @@ def _modes(days: Sequence[Day]) -> list[str]:
 
 def _of_mode(day: Day, mode: str, measure: Callable[[Metrics], Number]) -> Number:
     return measure(day.modes[mode]) if mode in day.modes else None
-
-
-def _made_ms(metrics: Metrics) -> Number:
-    return metrics.generation.p95_ms if metrics.cache_misses + metrics.joins else None
-
-
-def _hit_ms(metrics: Metrics) -> Number:
-    return metrics.hit.p95_ms if metrics.cache_hits else None

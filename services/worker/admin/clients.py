@@ -27,6 +27,7 @@ from services.worker.admin.values import (
     Losses,
     Moment,
     Money,
+    Movements,
     Queue,
     References,
     RefundTotal,
@@ -122,12 +123,12 @@ class Others:
         with calling("cache"):
             return _story(await self._cache.DescribeRequest(request))
 
-    async def list_movements(self, request_id: str, user_id: str) -> list[Moment]:
+    async def list_movements(self, request_id: str, user_id: str) -> Movements:
         """What the ledger says about one request, as far as it is among the user's newest lines."""
         request = quota_pb2.ListLedgerRequest(user_id=user_id, page_size=LEDGER_LINES)
         with calling("quota"):
             answer = await self._quota.ListLedger(request)
-        return [
+        found = [
             Moment(
                 at=_moment(entry.created_at),
                 title=f"Ledger: {entry.units:+d} unit{'' if abs(entry.units) == 1 else 's'}",
@@ -136,6 +137,7 @@ class Others:
             for entry in answer.entries
             if entry.request_id == request_id
         ]
+        return Movements(found=found, has_older_lines=bool(answer.next_page_token))
 
     async def read_statuses(self, generation_ids: Sequence[UUID]) -> dict[str, str]:
         """How generations stand; those that are forgotten are left out."""

@@ -21,6 +21,8 @@ log = structlog.get_logger()
 DAYS = 14
 QUEUE_SECONDS = 1.0
 REFERENCES_SECONDS = 60.0
+# Quota sums it up from single calls and charges.
+MONEY_SECONDS = 60.0
 
 Value = TypeVar("Value")
 
@@ -66,6 +68,7 @@ class ReadOverview:
         self._others = others
         self._queue = Memo(others.describe_queue, fresh_seconds=QUEUE_SECONDS)
         self._references = Memo(others.check_references, fresh_seconds=REFERENCES_SECONDS)
+        self._money = Memo(self._list_money, fresh_seconds=MONEY_SECONDS)
 
     async def read(self, day: date | None, kind: str) -> Overview:
         """Of the last fortnight, and of one day in it; yesterday unless told."""
@@ -75,7 +78,7 @@ class ReadOverview:
         summary, period, money, losses, references, queue = await asyncio.gather(
             part(self._metrics.read_summary(day, kind)),
             part(self._store.read_period(first_day, today, kind)),
-            part(self._others.list_money(first_day, today)),
+            part(self._money.get()),
             part(self._others.list_losses(DAYS)),
             part(self._references.get()),
             part(self._queue.get()),
@@ -91,6 +94,10 @@ class ReadOverview:
             references=references,
             queue=queue,
         )
+
+    async def _list_money(self) -> Days[Money]:
+        today = datetime.now(UTC).date()
+        return await self._others.list_money(today - timedelta(days=DAYS - 1), today)
 
     async def read_queue(self) -> Part[Queue]:
         return await part(self._queue.get())

@@ -39,7 +39,8 @@ def _environment() -> Environment:
         environment.filters[word.__name__] = word
     # As text, so that autoescape makes an attribute of it.
     environment.filters["as_json"] = json.dumps
-    environment.filters["hit_rate"] = charts.hit_rate
+    for measure in (charts.hit_rate, charts.made_ms, charts.hit_ms):
+        environment.filters[measure.__name__] = measure
     return environment
 
 

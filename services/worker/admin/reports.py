@@ -14,12 +14,12 @@ from services.runtime.http import HomeLoop
 from services.runtime.validation import parse_identity, parse_uuid
 from services.worker.admin.app import PREFIX
 from services.worker.admin.charts import charts_of
-from services.worker.admin.clients import Others
+from services.worker.admin.clients import LEDGER_LINES, Others
 from services.worker.admin.doors import Doors
 from services.worker.admin.overview import DAYS, ReadOverview, part
 from services.worker.admin.render import page
 from services.worker.admin.session import Session
-from services.worker.admin.values import Losses, Moment, Money, Part, Story
+from services.worker.admin.values import Losses, Moment, Money, Movements, Part, Story
 from services.worker.dashboard_store import DashboardStore, Step
 
 KINDS = {"page_explanation": "page explanations", "document_markdown": "converted documents"}
@@ -118,8 +118,14 @@ class Reports:
         if story.generation_id:
             generation_id = parse_uuid("generation_id", story.generation_id)
             steps = await part(self._store.list_steps(generation_id))
-        moments = [*story.moments, *(ledger.value or ()), *_steps(steps.value or ())]
+        movements = ledger.value or Movements()
+        moments = [*story.moments, *movements.found, *_steps(steps.value or ())]
         missing = [one.missing for one in (ledger, steps) if one.missing]
+        if movements.has_older_lines and not movements.found:
+            missing.append(
+                f"what the ledger says; only the newest {LEDGER_LINES} lines of {story.user_id}"
+                " were looked at, and this request is not among them"
+            )
         return replace(story, moments=sorted(moments, key=lambda one: one.at)), missing
 
 

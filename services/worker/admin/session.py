@@ -87,16 +87,23 @@ class SignIn:
         )
 
     def try_token(self, token: str, *, address: str) -> Session:
-        """The same for a token that was typed in, so many times a minute and no more."""
+        """The same for a token that was typed in; who fails too often is told to wait.
+
+        A good token comes in at any time: behind a proxy everybody has one address, and who
+        fails must not lock the others out.
+        """
+        try:
+            return self.session(token)
+        except GlossaError:
+            self._count_failure(address)
+            raise
+
+    def _count_failure(self, address: str) -> None:
         failed = self._tries_of(address)
         if len(failed) >= TRIES:
             wait = timedelta(seconds=max(1, failed[0] + TRIES_WITHIN_SECONDS - time.monotonic()))
             raise TooManyTries("too many tokens that are no good; wait a minute", retry_after=wait)
-        try:
-            return self.session(token)
-        except GlossaError:
-            failed.append(time.monotonic())
-            raise
+        failed.append(time.monotonic())
 
     def _tries_of(self, address: str) -> deque[float]:
         failed = self._failed.setdefault(address, deque())

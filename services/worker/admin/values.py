@@ -7,6 +7,9 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
+# The Cache counts no further, neither jobs nor refunds.
+MOST_COUNTED = 100_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part(Generic[Value]):
@@ -33,6 +36,15 @@ class Queue:
     lanes: Sequence[Lane]
     refunds_due: int
     taken_at: datetime
+
+    @property
+    def has_more_jobs(self) -> bool:
+        jobs = sum(lane.waiting + lane.leased + lane.retrying for lane in self.lanes)
+        return jobs >= MOST_COUNTED
+
+    @property
+    def has_more_refunds(self) -> bool:
+        return self.refunds_due >= MOST_COUNTED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,3 +138,11 @@ class Story:
 
 
 Days = Mapping[date, Value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Movements:
+    """What a user's newest ledger lines say about one request; there may be older lines."""
+
+    found: Sequence[Moment] = ()
+    has_older_lines: bool = False

@@ -7,8 +7,8 @@ from itertools import pairwise
 NOTHING = "\N{EN DASH}"
 
 
-def count(number: int | None) -> str:
-    return NOTHING if number is None else f"{number:,}"
+def count(number: int | None, or_more: bool = False) -> str:
+    return NOTHING if number is None else f"{number:,}{'+' if or_more else ''}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -33,8 +33,11 @@ def dollars(nanodollars: int | None) -> str:
 
 
 def took(milliseconds: int | None) -> str:
-    if not milliseconds:
+    """Samples are whole milliseconds, rounded down: a zero was measured too."""
+    if milliseconds is None:
         return NOTHING
+    if milliseconds == 0:
+        return "< 1 ms"
     if milliseconds < 1000:
         return f"{milliseconds} ms"
     return f"{milliseconds / 1000:.1f} s"

@@ -43,6 +43,16 @@ PAINTED = """canvas => {
   for (let place = 3; place < data.length; place += 4) painted += data[place] > 0;
   return painted;
 }"""
+# How much of a canvas has the very colour of the third series.
+PAINTED_THIRD = """canvas => {
+  const hex = getComputedStyle(document.documentElement).getPropertyValue("--series-3").trim();
+  const wanted = [1, 3, 5].map((place) => parseInt(hex.slice(place, place + 2), 16));
+  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  let painted = 0;
+  for (let place = 0; place < data.length; place += 4)
+    painted += wanted.every((part, at) => data[place + at] === part);
+  return painted;
+}"""
 # What breaks the policy is told to the page as an event.
 NOTE_VIOLATIONS = """
 window.violations = [];
@@ -163,6 +173,25 @@ async def test_what_is_under_the_cursor_is_told_below_the_chart(
 
     legend = window.page.locator('figure[data-name="requests"] .u-legend')
     await expect(legend).to_contain_text(re.compile(f"{totals_of(1).hits:,}"))
+
+
+async def test_hits_under_a_millisecond_are_drawn_and_told(
+    window: Window, pages: Pages, superuser: "asyncpg.Connection[Any]"
+) -> None:
+    await seed_fortnight(superuser, datetime.now(UTC).date())
+    # Nothing else is on the chart.
+    await superuser.execute(
+        "UPDATE worker.sticker_metrics SET p95_hit_ms = 0, cache_misses = 0, joins = 0"
+    )
+    await window.sign_in(pages.token())
+
+    chart = window.page.locator('figure[data-name="latency"]')
+    assert await chart.locator("canvas").evaluate(PAINTED_THIRD) > 50
+    over = chart.locator(".u-over")
+    box = await over.bounding_box()
+    assert box is not None
+    await over.hover(position={"x": box["width"] * 13.1 / 14.2 - 4, "y": box["height"] / 2})
+    await expect(chart.locator(".u-legend")).to_contain_text("< 1 ms")
 
 
 async def test_light_and_dark_can_be_switched_and_are_remembered(

@@ -5,6 +5,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,10 @@ from glossa.cache.v1 import cache_pb2
 from glossa.quota.v1 import quota_pb2
 from glossa.registry.v1 import registry_pb2
 
+from services.worker.admin.clients import LEDGER_LINES
+from services.worker.admin.render import page
+from services.worker.admin.values import Lane, Part, Queue
+from services.worker.admin.words import NOTHING
 from tests.cache.conftest import refused
 from tests.cache.leases import capture_log
 from tests.fake_openai import FakeOpenAI
@@ -22,6 +27,7 @@ from tests.suite import Keys, Suite, lecture
 from tests.worker.admin.conftest import ADMIN, Pages, Visitor, form_token_in
 from tests.worker.admin.seeding import (
     COST_OF_A_GENERATION,
+    DAYS,
     REASONS,
     seed_fortnight,
     seed_letter,
@@ -74,6 +80,22 @@ async def test_yesterday_is_shown_as_it_was(seeded: None, admin: Visitor) -> Non
     assert tile(text, "references") == "healthy"
     for reason in REASONS:
         assert f"<code>{reason}</code>" in text
+
+
+async def test_hits_too_fast_to_measure_are_told_and_drawn(
+    seeded: None, admin: Visitor, superuser: "asyncpg.Connection[Any]"
+) -> None:
+    await superuser.execute(
+        "UPDATE worker.sticker_metrics SET p95_hit_ms = 0, cache_misses = 0, joins = 0"
+    )
+
+    text = (await admin.get("/admin/metrics")).text
+
+    assert "made; from the cache &lt; 1 ms" in text
+    assert tile(text, "p95-text_only") == NOTHING
+    latency = text.partition('data-name="latency"')[2].partition("</figure>")[0]
+    assert "Nothing in these days." not in latency
+    assert latency.count("&lt; 1 ms") == DAYS
 
 
 async def test_another_day_can_be_chosen(seeded: None, admin: Visitor) -> None:
@@ -158,6 +180,44 @@ async def test_the_story_of_a_request_is_a_timeline(
     assert "give the user too" in nameless.text
     named = await admin.get(f"/admin/requests/{hit.request_id}?user=ann")
     assert "The result was there already." in named.text
+
+
+async def test_a_movement_among_older_ledger_lines_is_said_to_be_missing(
+    cluster: Suite, admin: Visitor, superuser: "asyncpg.Connection[Any]"
+) -> None:
+    uploaded = await cluster.upload("ann", lecture("Plants turn light into energy."))
+    made = await cluster.explain("ann", uploaded.document.pdf_hash)
+    await until_ended(cluster, made.generation_id)
+    said = f"only the newest {LEDGER_LINES} lines of ann were looked at"
+    before = (await admin.get(f"/admin/requests/{made.request_id}")).text
+
+    await superuser.execute(
+        "INSERT INTO quota.ledger_entries (user_id, request_id, kind, units, reason)"
+        " SELECT 'ann', gen_random_uuid(), 'refund', 1, 'generation_failed'"
+        " FROM generate_series(1, $1::integer)",
+        LEDGER_LINES,
+    )
+    after = (await admin.get(f"/admin/requests/{made.request_id}")).text
+
+    assert ("Ledger: -1 unit<" in before, said in before) == (True, False)
+    assert ("Ledger: -1 unit<" in after, said in after) == (False, True)
+
+
+def test_a_queue_that_was_counted_in_part_is_shown_so() -> None:
+    lane = Lane(
+        name="interactive", waiting=99_999, leased=1, retrying=0, expired=0, oldest_wait=None
+    )
+    queue = Queue(lanes=[lane], refunds_due=100_000, taken_at=datetime.now(UTC))
+    shorter = Queue(lanes=[replace(lane, leased=0)], refunds_due=99_999, taken_at=datetime.now(UTC))
+
+    text, exact = (
+        bytes(page("queue.html", queue=Part(value=one)).body).decode() for one in (queue, shorter)
+    )
+
+    assert ">99,999+<" in text
+    assert "Refunds on their way to Quota: 100,000+." in text
+    assert ">99,999<" in exact
+    assert "Refunds on their way to Quota: 99,999." in exact
 
 
 @pytest.mark.parametrize(
@@ -275,6 +335,21 @@ async def test_without_the_cache_the_numbers_are_shown(
 
     assert "The live queue:" in text
     assert tile(text, "spent") == f"${totals_of(1).spent_nanodollars / 1e9:.2f}"
+
+
+async def test_money_is_summed_up_once_for_many_looks(
+    seeded: None, admin: Visitor, superuser: "asyncpg.Connection[Any]"
+) -> None:
+    first = (await admin.get("/admin/metrics")).text
+    transaction = superuser.transaction()
+    await transaction.start()
+    # Whoever asks Quota now gets no answer.
+    await superuser.execute("LOCK TABLE quota.ai_operations, quota.ledger_entries")
+    again = (await admin.get(f"/admin/metrics?day={today() - timedelta(days=2)}")).text
+    await transaction.rollback()
+
+    assert tile(first, "spent") == f"${totals_of(1).spent_nanodollars / 1e9:.2f}"
+    assert tile(again, "spent") == f"${totals_of(2).spent_nanodollars / 1e9:.2f}"
 
 
 async def test_without_its_own_role_the_page_tells_and_the_rest_is_shown(

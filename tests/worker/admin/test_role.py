@@ -85,7 +85,14 @@ async def test_its_statements_locks_and_transactions_end_soon(
         (dashboard_store, ("READ_DAYS", "READ_PARTS", "LIST_REDRIVEN", "LIST_STEPS")),
         (
             metrics_store,
-            ("READ_DAY", "READ_HOURS", "READ_YESTERDAY", "READ_COMPLETE_UNTIL", "COUNT_OPEN"),
+            (
+                "READ_DAY",
+                "READ_DAY_DOCUMENTS",
+                "READ_HOURS",
+                "READ_YESTERDAY",
+                "READ_COMPLETE_UNTIL",
+                "COUNT_OPEN",
+            ),
         ),
         (dead_letter_store, ("LIST_DEAD_LETTERS", "COUNT_DEAD_LETTERS", "READ_DEAD_LETTER")),
     ],

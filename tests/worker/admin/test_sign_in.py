@@ -182,8 +182,9 @@ async def test_trying_one_token_after_the_other_is_slowed_down(
     good = await visitor.sign_in(pages.token())
 
     assert [one.status_code for one in answers] == [401] * TRIES + [429]
-    assert good.status_code == 429
-    assert 1 <= int(good.headers["retry-after"]) <= 60
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 60
+    # Behind a proxy everybody has this address.
+    assert good.status_code == 303
 
 
 def test_tries_are_counted_by_address_and_forgotten(
@@ -200,10 +201,12 @@ def test_tries_are_counted_by_address_and_forgotten(
             return error.reason
 
     assert {reason("a") for _ in range(TRIES)} == {"UNAUTHENTICATED"}
-    assert reason("a", signed(keys)) == "TOO_MANY_TRIES"
-    assert reason("b", signed(keys)) == ADMIN
-    now += 61
+    assert reason("a") == "TOO_MANY_TRIES"
     assert reason("a", signed(keys)) == ADMIN
+    assert reason("a") == "TOO_MANY_TRIES"
+    assert reason("b") == "UNAUTHENTICATED"
+    now += 61
+    assert reason("a") == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,13 @@ def test_waits_are_told_in_two_units(seconds: float, written: str) -> None:
 
 
 def test_nothing_is_a_dash() -> None:
-    assert {words.span(None), words.took(0), words.percent(None), words.moment(None)} == {
+    assert {words.span(None), words.took(None), words.percent(None), words.moment(None)} == {
         words.NOTHING
     }
+
+
+def test_what_took_less_than_a_millisecond_is_told_as_that() -> None:
+    assert [words.took(0), words.took(1), words.took(1500)] == ["< 1 ms", "1 ms", "1.5 s"]
 
 
 def test_messages_become_sentences() -> None:

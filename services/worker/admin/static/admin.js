@@ -15,7 +15,7 @@ const exact = new Intl.NumberFormat("en");
 const units = {
   count: (value) => (value < 10000 ? exact.format(value) : compact.format(value)),
   percent: (value) => `${Math.round(value * 10) / 10} %`,
-  ms: (value) => (value < 1000 ? `${Math.round(value)} ms` : `${Math.round(value / 100) / 10} s`),
+  ms: (value) => (value === 0 ? "< 1 ms" : value < 1000 ? `${Math.round(value)} ms` : `${Math.round(value / 100) / 10} s`),
   dollars: (value) => `$${value >= 0.1 || value === 0 ? value.toFixed(2) : Number(value.toPrecision(3))}`,
 };
 
@@ -49,7 +49,9 @@ const draw = (holder) => {
   const chart = JSON.parse(holder.dataset.chart);
   const write = units[chart.unit];
   const bars = chart.kind === "bars";
-  const values = bars ? stacked(chart.series) : chart.series.map((one) => one.values);
+  // A logarithm has no place for zero: what took less than a millisecond is drawn at one.
+  const height = (value) => (chart.unit === "ms" && value !== null ? Math.max(value, 1) : value);
+  const values = bars ? stacked(chart.series) : chart.series.map((one) => one.values.map(height));
   const raw = chart.series.map((one) => one.values);
   const order = chart.series.map((_, place) => place);
   if (bars) order.reverse();
