@@ -27,9 +27,14 @@ test: setup ## Run the whole test suite on embedded parts, in parallel
 demo: setup ## Two users, one PDF: watch the first generate live and the second get it at once
 	@$(BIN)/glossa demo
 
-faults: setup ## The large budgets: 20,000 examples of the protocol model, every rare trace, hostile messages by the thousand
+faults: setup ## Everything that may go wrong, half an hour; SEED=1 replays a schedule, FAULT_MINUTES=8 is its length
+ifdef SEED
+	@$(BIN)/pytest -s -m faults tests/faults/test_random_schedule.py $(PYTEST_ARGS)
+else
 	@GLOSSA_MODEL_EXAMPLES=20000 GLOSSA_FUZZ_EXAMPLES=100 $(BIN)/pytest -n $${GLOSSA_TEST_WORKERS:-auto} \
 		tests/protocol tests/security --timeout 1200 $(PYTEST_ARGS)
+	@$(BIN)/pytest -s -m "faults or not faults" tests/faults $(PYTEST_ARGS)
+endif
 
 audit: setup ## Known vulnerabilities in what requirements.lock pins; asks the advisory service, so it needs the network
 	@$(BIN)/pip-audit --requirement requirements.lock --disable-pip --require-hashes --strict --progress-spinner off

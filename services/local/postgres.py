@@ -324,7 +324,8 @@ def _is_ready(pid_file: Path) -> bool:
         lines = pid_file.read_text().split("\n")
     except OSError:
         return False
-    return len(lines) > 7 and lines[7].strip() == "ready"
+    # A standby takes connections too, to read.
+    return len(lines) > 7 and lines[7].strip() in {"ready", "standby"}
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

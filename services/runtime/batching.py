@@ -51,11 +51,10 @@ class Batcher(Generic[Item, Result]):
 
     async def _send_all(self) -> None:
         try:
-            while self._waiting:
-                # Who has arrived at the same moment, and has yet to be taken up, travels along.
+            while batch := self._take_batch():
+                await self._send_batch(batch)
+                # Who has arrived meanwhile, and has yet to be taken up, travels with the next.
                 await asyncio.sleep(0)
-                if batch := self._take_batch():
-                    await self._send_batch(batch)
         finally:
             self._sending = None
 

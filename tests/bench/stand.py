@@ -56,21 +56,27 @@ class Stand:
         return dict(zip(SERVICES, started, strict=True))
 
     async def start(
-        self, service: str, settings: Mapping[str, object] | None = None, *, name: str = ""
+        self,
+        service: str,
+        settings: Mapping[str, object] | None = None,
+        *,
+        name: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> KeptService:
         """Start a service the way `glossa up` does; a second replica needs a name of its own."""
         name = name or service
         ports = self.plan.ports if name == service else free_ports()
-        environment = service_environment(self.plan, service, self.urls[service]) | {
+        variables = service_environment(self.plan, service, self.urls[service]) | {
             "GLOSSA_PORT": str(ports.port(service)),
             "GLOSSA_METRICS_PORT": str(ports.metrics_port(service)),
             "GLOSSA_LOG_LEVEL": "WARNING",
             **{f"GLOSSA_{key.upper()}": str(value) for key, value in (settings or {}).items()},
+            **(environment or {}),
         }
         spec = ServiceSpec(
             name=service,
             address=f"{HOST}:{ports.port(service)}",
-            environment=environment,
+            environment=variables,
             log_file=self.plan.state.root / "logs" / f"{name}.log",
         )
         kept = KeptService(spec, report=lambda line: print(line, file=sys.stderr))
