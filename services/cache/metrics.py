@@ -61,7 +61,7 @@ QUEUE_JOBS = from_zero(
 QUEUE_OLDEST_SECONDS = from_zero(
     Gauge(
         "glossa_cache_queue_oldest_seconds",
-        "How long the oldest job that waits for a worker has waited.",
+        "How long the oldest job that waits for a worker has waited, by lane it is served from.",
         ["lane"],
     ),
     LANES.values(),

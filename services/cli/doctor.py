@@ -111,13 +111,23 @@ async def _watch(visit: Visit, wish: Wish) -> int:
         if console.is_terminal and not wish.as_json:
             live = stack.enter_context(Live(console=console, auto_refresh=False))
         while True:
-            report = await visit.look()
-            export(report)
-            if live is not None:
-                live.update(Group(*_brief(report, wish.watch)), refresh=True)
-            else:
-                _print(report, wish.as_json)
+            if report := await _look_once(visit):
+                export(report)
+                if live is not None:
+                    live.update(Group(*_brief(report, wish.watch)), refresh=True)
+                else:
+                    _print(report, wish.as_json)
             await asyncio.sleep(wish.watch)
+
+
+async def _look_once(visit: Visit) -> Report | None:
+    """One look of many: whatever ends it must not end the next."""
+    try:
+        return await visit.look()
+    except Exception as error:
+        # The time of the last look stays what it was, and GlossaDoctorNotRun tells.
+        print(f"could not look: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return None
 
 
 def _print(report: Report, as_json: bool) -> None:

@@ -14,7 +14,8 @@ from services.quota.config import Config as QuotaConfig
 GRACE = timedelta(minutes=5)
 # Longer than any generation lives, and little enough to be asked every minute.
 SINCE = timedelta(hours=2)
-SHORT_TRANSACTION = timedelta(minutes=1)
+# The longest that is meant to be: the Worker sums up a day in at most ten minutes.
+LONGEST_WORK = timedelta(minutes=11)
 # What the services need to start, and nobody needs to know their limits.
 UNUSED = {"database_url": "unused", "verify_key_file": "unused"}
 
@@ -42,14 +43,14 @@ class Bounds:
     retention: timedelta = timedelta(days=30)
     # None where limits are not enforced.
     limits: Sequence[Allowed] = ()
-    # How long a transaction may be open; unless told, the grace time but at least a minute.
+    # How long a transaction may be open; unless told, the grace time but at least as long as work.
     transaction: timedelta | None = None
 
     def settings(self) -> Mapping[str, str]:
         """As the queries read them: `current_setting('glossa.grace')` and so on."""
         transaction = self.transaction
         if transaction is None:
-            transaction = max(self.grace, SHORT_TRANSACTION)
+            transaction = max(self.grace, LONGEST_WORK)
         return {
             "glossa.grace": _interval(self.grace),
             "glossa.max_attempts": str(self.max_attempts),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from services.doctor.auditor import LOST
 from services.doctor.stored_bytes import open_store, round_trip, store_folder
 from services.doctor.verdict import CannotCheck, Check, Kind, Status, Unfit
 from services.local.bootstrap import PROJECT
@@ -69,6 +70,8 @@ class Probe:
             status, detail, advice = Status.VIOLATED, error.message, error.next_step
         except AdvisedError as error:
             status, detail, advice = Status.UNKNOWN, error.message, error.next_step
+        except LOST as error:
+            status, detail, advice = Status.UNKNOWN, f"it went away: {error}", "look again"
         return Check(
             name=self.check_name,
             kind=Kind.ENVIRONMENT,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from services.doctor.auditor import auditor_url, connected
+from services.doctor.auditor import LOST, auditor_url, connected
 from services.doctor.bounds import Bounds
 from services.doctor.environment import Probe, Surroundings, probes, service_probes
 from services.doctor.examine import examine
@@ -84,7 +84,7 @@ class Visit:
             return await examine(connect(), chosen, self.bounds) if chosen else []
         except AdvisedError as error:
             return _unreachable(chosen, error)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except LOST as error:
             lost = CannotCheck(f"the database went away: {error}", next_step="look again")
             return _unreachable(chosen, lost)
 
@@ -100,7 +100,7 @@ class Visit:
             found = await examine_bytes(connect(), objects) if chosen else []
         except AdvisedError as error:
             return _unreachable(chosen, error)
-        except (GlossaError, CannotStart, OSError, asyncpg.PostgresError) as error:
+        except (GlossaError, CannotStart, *LOST) as error:
             return _unreachable(chosen, CannotCheck(str(error), next_step="look again"))
         return [check for check in found if is_meant(check.name, self.only)]
 

@@ -29,9 +29,10 @@ class CheckHealth:
             findings = [await self._mend(finding) for finding in findings]
         if check_bytes:
             findings += await self._missing_bytes()
-        found = Counter(finding.problem for finding in findings)
-        for problem in Problem:
-            metrics.reference_drift.labels(problem.value).set(found[problem])
+        left = Counter(finding.problem for finding in findings if not finding.repaired)
+        looked_for = [*INVARIANTS, *([Problem.BYTES_MISSING] if check_bytes else [])]
+        for problem in looked_for:
+            metrics.reference_drift.labels(problem.value).set(left[problem])
         documents, references = await self.store.count_all()
         return HealthReport(documents=documents, references=references, findings=tuple(findings))
 

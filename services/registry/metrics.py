@@ -75,7 +75,7 @@ callbacks = from_zero(
 reference_drift = from_zero(
     Gauge(
         "glossa_registry_reference_health_findings",
-        "What the last health check of this process found, by problem.",
+        "What the last health check of this process that looked for it found and left, by problem.",
         ["problem"],
     ),
     [problem.value for problem in Problem],

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.doctor.invariant import all_invariants
+from services.local.state import State
 from tests.cli.test_commands import glossa, json_lines, lecture, module_folder
 from tests.e2e.conftest import admin_url
 from tests.local.up import GLOSSA, Up, environment, started
@@ -196,6 +197,38 @@ async def test_watching_looks_again_and_exports_what_it_finds(up: Up, planted: N
     assert metrics["glossa_doctor_unknown_checks", ""] == 0
     assert metrics["glossa_doctor_last_run_timestamp_seconds", ""] > 1e9
     assert metrics["glossa_doctor_check_seconds", ""] > 0
+    assert process.returncode == 0
+
+
+async def test_watching_outlives_a_look_that_fails(tmp_path: Path, up: Up) -> None:
+    """Somebody writes the passwords anew, and has not finished."""
+    state = State(tmp_path / "state")
+    state.prepare()
+    state.passwords()
+    [passwords] = [file for file in state.root.rglob("*.json") if "auditor" in file.read_text()]
+    whole = passwords.read_text()
+    passwords.write_text(whole[:-5])
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *GLOSSA[1:],
+        *("doctor", "--watch", "0.1", "--only", "cache", "--json"),
+        env=environment(tmp_path, up.ports),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(60):
+            told = (await process.stderr.readline()).decode()
+            passwords.write_text(whole)
+            summary = await next_summary(process.stdout)
+    finally:
+        os.kill(process.pid, signal.SIGINT)
+        await process.communicate()
+
+    assert told.startswith("could not look: JSONDecodeError: ")
+    assert summary["unknown"] > 0
     assert process.returncode == 0
 
 

@@ -22,7 +22,14 @@ from tests.doctor.history import write_history
 
 # 1,000,000 takes minutes; the plans are the same.
 ROWS = int(os.environ.get("GLOSSA_PLAN_ROWS", "50000"))
-HISTORY = {"generations", "requests", "explain_requests", "generation_events", "ai_operations"}
+HISTORY = {
+    "generations",
+    "requests",
+    "explain_requests",
+    "ledger_entries",
+    "generation_events",
+    "ai_operations",
+}
 USUAL = configured_bounds(grace=Bounds.grace, since=Bounds.since)
 
 

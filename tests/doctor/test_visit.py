@@ -1,9 +1,11 @@
 """Where the doctor looks: the state folder's suite, or the one that the environment names."""
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from services.doctor import auditor
@@ -65,6 +67,37 @@ async def test_a_database_that_is_away_leaves_the_rest_to_be_looked_at(
     known = {name for name, status in statuses.items() if status is Status.SOUND}
     assert known == {"environment/versions", "environment/object_store"}
     assert found["cache/lease_is_whole"].advice == "start the suite: `make run`"
+
+
+WHO_WAITS = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = $1::text::regclass"
+
+
+@pytest.mark.parametrize(
+    "table", ["worker.schema_migrations", "cache.outbox", "registry.canonical_documents"]
+)
+async def test_a_database_that_goes_away_during_a_look_leaves_a_report(
+    deployed: Mapping[str, str], admin_url: str, table: str
+) -> None:
+    """While it is asked about the environment, about an invariant, about what is stored."""
+    only = ["stored"] if table.startswith("registry") else []
+    admin = await asyncpg.connect(admin_url)
+    async with asyncio.timeout(60), admin.transaction():
+        await admin.execute(f"LOCK TABLE {table}")
+        looking = asyncio.create_task(look(deployed, *only, bounds=FULL))
+        while not (doctor := await admin.fetchval(WHO_WAITS, table)):  # noqa: ASYNC110 - it decides
+            await asyncio.sleep(0.01)
+        await admin.execute("SELECT pg_terminate_backend($1)", doctor)
+        found = await looking
+    await admin.close()
+
+    assert found["stored/no_missing_bytes"].status is Status.UNKNOWN
+    assert found["stored/no_missing_bytes"].advice == "look again"
+    if not only:
+        assert found["cache/refunds_are_due"].detail.startswith("the database went away")
+    if table.startswith("worker"):
+        assert found["environment/worker_migrations"].status is Status.UNKNOWN
+        assert found["environment/clock"].detail.startswith("it went away")
+        assert found["environment/object_store"].status is Status.SOUND
 
 
 def test_the_database_of_a_state_folder_is_found(tmp_path: Path) -> None:

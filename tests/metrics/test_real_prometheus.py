@@ -31,7 +31,7 @@ CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
 METRICS_PAGE = DEPLOY.parent / "docs" / "metrics.md"
 SECONDS = 60
 # What Prometheus adds by itself.
-TARGET_LABELS = {"service": set(SERVICES), "job": {"glossa"}, "instance": {""}}
+TARGET_LABELS = {"service": set(SERVICES), "job": {"glossa", "glossa-doctor"}, "instance": {""}}
 FOREIGN: dict[str, dict[str, set[str]]] = {
     "up": {},
     "ALERTS": {"alertname": set(), "alertstate": {"firing"}},

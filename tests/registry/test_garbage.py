@@ -15,6 +15,7 @@ from glossa.cache.v1 import cache_pb2
 from glossa.cache.v1.cache_pb2_grpc import CacheServiceServicer, add_CacheServiceServicer_to_server
 from glossa.registry.v1 import registry_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
+from prometheus_client import REGISTRY
 
 from services.registry import collect as collect_module
 from services.registry.collect import Collected, CollectGarbage
@@ -41,6 +42,13 @@ async def own(databases: Mapping[str, str], keys: Keys, tmp_path: Path) -> Async
     """A Registry that no other test collects from."""
     async with replica(databases, keys, tmp_path) as registry:
         yield registry
+
+
+def drifting(problem: str) -> float | None:
+    """What the gauge of this process says."""
+    return REGISTRY.get_sample_value(
+        "glossa_registry_reference_health_findings", {"problem": problem}
+    )
 
 
 async def upload_and_delete(registry: Registry, content: bytes, owner: pb.Owner) -> None:
@@ -337,8 +345,10 @@ async def test_planted_drift_is_found_repaired_and_gone(own: Registry, someone: 
     assert found.repaired_count == 0
     assert (await check_health(own)).findings == found.findings
 
+    assert drifting("count_drift") == 5
     repaired = await check_health(own, repair=True)
     assert repaired.repaired_count == repaired.findings_count == found.findings_count
+    assert drifting("count_drift") == 0
     assert (await check_health(own)).findings_count == 0
     assert [await counts(own, content) for content in contents] == [(1, 1, 1)] * 5
 
@@ -358,7 +368,9 @@ async def test_missing_and_shortened_bytes_are_found_and_mended_by_an_upload(
     }
     assert {finding.problem for finding in found.findings} == {pb.HEALTH_PROBLEM_BYTES_MISSING}
     assert (await check_health(own, check_bytes=False)).findings_count == 0
+    assert drifting("bytes_missing") == 2
 
     for content in contents:
         await own.upload(content, someone)
     assert (await check_health(own)).findings_count == 0
+    assert drifting("bytes_missing") == 0
