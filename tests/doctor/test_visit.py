@@ -33,6 +33,7 @@ def deployed(auditor_url: str, tmp_path: Path) -> dict[str, str]:
         "GLOSSA_STATE_DIR": str(tmp_path / "nowhere"),
         "GLOSSA_STORE_URL": "memory:///documents",
         "GLOSSA_REGISTRY_ADDRESS": "registry.example:1",
+        "GLOSSA_ALLOW_PLAINTEXT": "true",
     }
 
 
