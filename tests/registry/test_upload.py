@@ -13,7 +13,6 @@ from glossa.registry.v1 import registry_pb2 as pb
 from tests.registry import pdfs
 from tests.registry.client import Registry, chunks
 from tests.registry.refusals import refused
-from tests.suite import Keys, metadata
 
 COUNTS = """
 SELECT
