@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from tests.bench import report
-from tests.bench.__main__ import rows
+from tests.bench.__main__ import Outcome, exit_code, rows
 from tests.bench.hits import ECHO, bare_echo, load
 from tests.bench.load import write_messages
 from tests.bench.report import Figure, NotRun, median_ratio, standalone
@@ -66,6 +66,18 @@ def test_a_row_says_by_its_exit_code_what_came_of_it(monkeypatch: pytest.MonkeyP
         raise NotRun("there is no peer")
 
     assert [standalone(run) for run in (good, one_missed, no_peer)] == [0, 1, 2]
+
+
+def test_what_was_not_measured_is_no_success() -> None:
+    good = Outcome(row=1, module="", figures=[figure(2.0)])
+    missed = Outcome(row=1, module="", figures=[figure(2.0), figure(0.5)])
+    absent = Outcome(row=2, module="", not_run="no peer")
+    crashed = Outcome(row=3, module="", failed="Traceback")
+
+    assert exit_code([good]) == 0
+    assert exit_code([good, missed]) == 1
+    assert exit_code([good, absent]) == 2
+    assert exit_code([absent, crashed]) == 1
 
 
 def test_every_row_of_the_table_has_a_file() -> None:

@@ -223,19 +223,22 @@ async def test_a_spent_quota_says_so_and_does_not_ask_to_wait(house: House) -> N
     assert "RetryInfo" not in details(seen[0])
 
 
-async def test_limits_travel_as_trailing_metadata_too(house: House) -> None:
+async def test_limits_travel_in_the_answer_and_as_trailing_metadata(house: House) -> None:
     pdf_hash = await house.document("alice")
     call = house.suite.cache.ExplainPage(
         cache_pb2.ExplainPageRequest(user_id="alice", pdf_hash=pdf_hash, page=1, locale="en"),
         metadata=house.suite.bearer(),
     )
 
-    await call
+    limits = {limit.tier: limit for limit in (await call).limits}
 
+    told = {tier: (limit.limit, limit.remaining) for tier, limit in limits.items()}
+    assert told == {"soft": (3, 2), "hard": (10, 9), "daily": (100, 99)}
     trailing = dict(await call.trailing_metadata())
     assert trailing["x-ratelimit-limit"] == "10"
     assert trailing["x-ratelimit-remaining"] == "9"
-    assert int(trailing["x-ratelimit-reset"]) > 0
+    resets_at = limits["hard"].resets_at.ToMicroseconds() / 1e6
+    assert abs(int(trailing["x-ratelimit-reset"]) - resets_at) <= 0.5
 
 
 async def test_a_twin_waits_for_the_call_that_came_first(house: House) -> None:

@@ -49,6 +49,24 @@ async def test_what_comes_while_one_is_under_way_travels_together() -> None:
     assert results == [10, 20, 30, 40]
 
 
+async def test_who_is_told_and_asks_again_at_once_travels_with_those_who_wait() -> None:
+    line = Line()
+    batcher: Batcher[int, int] = Batcher(line.send)
+
+    async def ask_twice() -> int:
+        await batcher.submit(1)
+        return await batcher.submit(2)
+
+    twice = asyncio.create_task(ask_twice())
+    await submit(batcher)  # the first one is on its way
+    rest = await submit(batcher, 3)
+    line.open.release()
+    line.open.release()
+    await asyncio.gather(twice, *rest)
+
+    assert line.batches == [[1], [3, 2]]
+
+
 async def test_a_batch_has_a_largest_size() -> None:
     line = Line()
     batcher: Batcher[int, int] = Batcher(line.send, max_batch=2)

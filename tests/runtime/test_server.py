@@ -147,8 +147,10 @@ async def test_request_id_and_deadline_travel_with_the_call(keys: Keys) -> None:
 
         await asyncio.create_task(nested())
         await asyncio.create_task(_plain(stub))
+        await stub.Admit(pb.AdmitRequest(), metadata=((request.REQUEST_ID_HEADER, "given"),))
 
-    (first_id, first_left), (second_id, second_left) = handler.seen
+    (first_id, first_left), (second_id, second_left), (given_id, _) = handler.seen
+    assert given_id == "given"
     assert first_id == "abc-123"
     assert second_id not in {"", "abc-123"}
     # gRPC rounds deadlines up a little.
